@@ -13,6 +13,7 @@ from support.trained_digits import trained_digits
 import foreshape as fs
 from foreshape import layer
 from foreshape.core.spec import tensor
+from foreshape.runtime.profiling import fusion_report
 
 WORDS, WIDTH = 700, 32
 
@@ -53,8 +54,8 @@ def by_hand(x: np.ndarray, whole: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return (np.rint(x / steps).astype("int64") @ whole.astype("int64")) * steps.astype("float64") * scale
 
 
-def product(frozen: bool, k: int = 40) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return a function of rows by the operator, with the rest of a frozen step or as the kernel alone, and its weights."""
+def product(frozen: bool, k: int = 40, equal: bool = False) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return a function of rows by the operator, with the rest of a frozen step or as the kernel alone, and its weights; ``equal``: one scale, a constant."""
     random = np.random.default_rng(1)
     whole, scale = random.integers(-127, 128, (k, 24)).astype("int8"), random.random(24, "float32") * 0.01
     program, scope = fs.Program(), fs.Scope()
@@ -63,14 +64,20 @@ def product(frozen: bool, k: int = 40) -> tuple[Any, np.ndarray, np.ndarray]:
         for name, array, dtype in (("W", whole, fs.INT8), ("Scale", scale, fs.FP32)):
             program.global_block.create_variable(name, tensor(dtype, *array.shape), persistable=True)
             scope.set(name, array)
-        out = program.global_block.apply("dynamic_int8_linear", {"X": x, "W": program.global_block.var("W"), "Scale": program.global_block.var("Scale")})
+        if equal:
+            scale[:] = 0.003
+        steps = layer.fill_constant([24], "fp32", 0.003) if equal else program.global_block.var("Scale")
+        out = program.global_block.apply("dynamic_int8_linear", {"X": x, "W": program.global_block.var("W"), "Scale": steps})
+    (entry,) = fusion_report(program, [out], out.name, frozen=frozen)
+    assert entry.alone != frozen
     executor = fs.Executor(frozen=frozen)
     return lambda rows: executor.run(program, {"x": rows}, [out], scope)[0], whole, scale
 
 
+@pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_rows_are_rounded_in_their_own_steps(frozen: bool) -> None:
-    run, whole, scale = product(frozen)
+def test_rows_are_rounded_in_their_own_steps(frozen: bool, equal: bool) -> None:
+    run, whole, scale = product(frozen, equal=equal)
     x = (np.random.default_rng(2).standard_normal((50, 40)) * 10.0 ** np.random.default_rng(3).integers(-6, 6, (50, 1))).astype("float32")
     expected = by_hand(x, whole, scale)
     size = np.abs(expected).max(1, keepdims=True)

@@ -166,10 +166,15 @@ class Encoder:
             return layer.softmax(layer.where(there, scores, lowest))
         if form == "both sides":
             return layer.softmax(scores + (1.0 - queries * keys) * -10000.0)
+        if form == "earlier keys":  # the first row sees none of its text
+            earlier = layer.where(layer.less_than(key, row), scores, layer.fill_like(scores, -float("inf")))
+            return layer.softmax(layer.where(there, earlier, layer.fill_like(scores, -1e30)))
         if form == "causal":
             return layer.softmax(layer.where(layer.less_equal(key, row), scores, lowest))
         if form == "causal and mask":
             return layer.softmax(layer.where(layer.logical_and(layer.less_equal(key, row), there), scores, lowest))
+        if form == "later keys":
+            return layer.softmax(layer.where(layer.logical_and(layer.unsqueeze(layer.greater_equal(key, row), [0, 1]), there), scores, lowest))
         if form == "window":
             near = layer.less_equal(layer.abs(row - key), layer.fill_constant([1], "int64", 2))
             return layer.softmax(layer.where(layer.logical_and(near, there), scores, lowest))
@@ -245,6 +250,41 @@ class Encoder:
         if pooling == "window of rows":
             moved = layer.conv1d(layer.transpose(h, [0, 2, 1]), WIDTH, 3, padding=1)
             return self._pooled(layer.transpose(moved, [0, 2, 1]), "mean")
+        if pooling in ("causal window", "window of later rows", "spread causal window"):
+            sides, apart = {"causal window": ([2, 0], 1), "window of later rows": ([0, 2], 1), "spread causal window": ([4, 0], 2)}[pooling]
+            moved = layer.conv1d(layer.transpose(h, [0, 2, 1]), WIDTH, 3, padding=sides, dilation=apart)
+            return self._pooled(layer.transpose(moved, [0, 2, 1]), "max")
+        if pooling in ("zeros before a window", "ones before a window", "zeros behind a window", "zeros before rows"):
+            sides = [0, 0, 2, 0] if "before" in pooling else [0, 0, 0, 2]
+            wide = layer.pad(layer.transpose(h, [0, 2, 1]), [0, 0, *sides], pad_value=float(pooling == "ones before a window"))
+            moved = layer.conv1d(wide, WIDTH, 3) if "window" in pooling else wide
+            return layer.reduce_max(moved, 2) if pooling == "zeros before rows" else self._pooled(layer.transpose(moved, [0, 2, 1]), "mean")
+        if pooling in ("channels last", "channels last of masked", "causal channels last"):
+            sides = [2, 0] if pooling == "causal channels last" else 1
+            moved = layer.conv1d(h * m if pooling == "channels last of masked" else h, WIDTH, 3, padding=sides, data_format="NLC")
+            return self._pooled(moved, "mean")
+        if pooling in ("logarithm of sum", "logarithm of chosen", "logarithm of all", "logarithm beside -2"):
+            if pooling == "logarithm of chosen":
+                return layer.logsumexp(layer.where(layer.cast(m, "bool"), h, layer.fill_like(h, -float("inf"))), 1)
+            number = {"logarithm of sum": -1e9, "logarithm beside -2": -2.0}.get(pooling, 0.0)
+            return layer.logsumexp(h + (1.0 - m) * number, 1)
+        if pooling == "differences of texts":
+            mean = self._pooled(h, "mean")
+            return layer.unsqueeze(mean, [1]) - layer.unsqueeze(mean, [0])
+        if pooling == "logarithm of hidden":  # all rows of a text may be hidden
+            hidden = layer.where(layer.greater_than(h, layer.fill_like(h, 0.0)), h, layer.fill_like(h, -float("inf")))
+            return layer.logsumexp(layer.where(layer.cast(m, "bool"), hidden, layer.fill_like(h, -1e30)), 1)
+        if pooling in ("window of logarithms", "product of logarithms"):  # NaN in rows of padding
+            if pooling == "product of logarithms":
+                return layer.squeeze(layer.matmul(layer.unsqueeze(self.mask, [1]), layer.log(h)), [1])
+            moved = layer.conv1d(layer.transpose(layer.log(h), [0, 2, 1]), WIDTH, 3, padding=[2, 0])
+            return self._pooled(layer.transpose(moved, [0, 2, 1]), "mean")
+        if pooling in ("first of stride", "first by gather", "first of several cuts"):
+            if pooling == "first of stride":
+                return layer.reshape(layer.strided_slice(h, [1], [0], [1], [1]), [0, -1])
+            if pooling == "first by gather":
+                return layer.reshape(layer.gather(h, layer.assign(np.array([0], "int64")), axis=1), [0, -1])
+            return layer.squeeze(layer.slice(h, [0, 1], [0, 0], [2**31 - 1, 1]), [1])
         if pooling == "running sum":
             return self._pooled(layer.flip(layer.cumsum(layer.flip(h, [1]), 1), [1]), "mean")
         if pooling == "rolled":

@@ -12,16 +12,19 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.transforms.unpad import UnpaddedProgram
 
-MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "causal and mask", "window"]
+MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "causal and mask", "later keys", "window"]
 POSITIONS = ["none", "gathered", "counted", "turned", "alibi", "relative"]
 POOLINGS = [
     "rows", "mean of expanded", "mean of chosen", "mean by product", "unit mean", "sum", "max", "max of chosen", "max over zero", "first",
-    "first row", "last by gather_nd", "last along", "last by argmax", "weighted", "attention",
+    "first row", "first of stride", "first by gather", "first of several cuts", "last by gather_nd", "last along", "last by argmax", "weighted", "attention",
+    "causal window", "spread causal window", "zeros before a window", "channels last of masked", "causal channels last", "logarithm of sum",
+    "logarithm of chosen",
 ]  # fmt: skip
 LAYOUTS = ["rows", "time first", "joined heads"]
 NETWORKS: list[dict[str, Any]] = [
     {},
     *({"mask": mask} for mask in MASKS[1:]),
+    {"mask": "-10000", "norm": False, "positions": "none"},
     {"mask": "causal", "pooling": "last by gather_nd"},
     *({"positions": positions} for positions in POSITIONS),
     *({"pooling": pooling} for pooling in POOLINGS),
@@ -42,9 +45,25 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("softmax", {"mask": "times"}),  # divided out behind it: right, and not proved
     ("softmax", {"mask": "queries"}),
     ("softmax", {"mask": "-2"}),
+    ("softmax", {"mask": "earlier keys"}),
+    ("softmax", {"mask": "-10000", "deviation": 200.0}),
     ("softmax", {"mask": "-10000", "norm": False, "deviation": 200.0}),
+    ("softmax", {"mask": "-10000", "norm": False, "positions": "none", "deviation": 200.0}),
     ("batch_norm", {"pooling": "batch statistics"}),
     ("conv2d|depthwise", {"pooling": "window of rows"}),
+    ("conv2d", {"pooling": "window of later rows"}),
+    ("conv2d", {"pooling": "zeros behind a window"}),
+    ("pad", {"pooling": "ones before a window"}),
+    ("reduce_max", {"pooling": "zeros before rows"}),
+    ("conv2d", {"pooling": "channels last"}),
+    ("conv2d", {"pooling": "causal window", "side": "left", "positions": "none"}),
+    ("conv2d", {"pooling": "causal channels last", "side": "left", "positions": "none"}),
+    ("logsumexp", {"pooling": "logarithm of all"}),
+    ("logsumexp", {"pooling": "logarithm beside -2"}),
+    ("elementwise_sub", {"pooling": "differences of texts"}),
+    ("logsumexp", {"pooling": "logarithm of hidden"}),
+    ("reduce_sum", {"pooling": "window of logarithms"}),
+    ("matmul", {"pooling": "product of logarithms"}),
     ("cumsum", {"pooling": "running sum"}),
     ("slice", {"pooling": "last in time"}),
     ("slice", {"side": "left"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError
@@ -15,7 +15,8 @@ from foreshape.transforms.unpad import UnpaddedProgram, unpad_program
 Ragged = str | Mapping[str, Any]
 """The name of the mask of padded texts, or the arguments of `unpad`."""
 Side = Literal["right", "left"]
-_RAGGED = ("mask", "side", "masked", "pad_id")
+_RAGGED: Final[Mapping[str, Any]] = {"mask": "attention_mask", "side": "right", "masked": 0, "pad_id": None, "row_scales": False}
+"""The arguments of `unpad`, and their defaults."""
 
 
 def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
@@ -29,28 +30,36 @@ def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
         UnpadError, SchemaError: as `unpad`; an unknown argument.
     """
     settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
-    for name in settings.keys() - _RAGGED:
-        raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_RAGGED)}{did_you_mean(name, _RAGGED)}")
-    out = unpadded_model(model, settings.get("mask", "attention_mask"), settings.get("side", "right"), settings.get("masked", 0), settings.get("pad_id"))
+    for name in settings.keys() - _RAGGED.keys():
+        raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_RAGGED)}{did_you_mean(name, list(_RAGGED))}")
+    out = unpadded_model(model, **{**_RAGGED, **settings})
     out.executor = model.executor
     return out
 
 
-def unpadded_model(model: InferenceModel, mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None) -> InferenceModel:
+def unpadded_model(model: InferenceModel, mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, row_scales: bool) -> InferenceModel:
     """Return a model on ragged rows with the values of the padded one. Raises `UnpadError` and `SchemaError` as `unpad`."""
-    out = unpadded_program(model.program, model.feeds, [v.name for v in model.fetches], mask, side, masked, pad_id, model.scope)
+    out = unpadded_program(model.program, model.feeds, [v.name for v in model.fetches], mask, side, masked, pad_id, row_scales, model.scope)
     return InferenceModel.of(out.program, out.feeds, out.fetches, model.scope)
 
 
 def unpadded_program(
-    program: Program, feeds: Sequence[str], fetches: Sequence[str], mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, scope: Scope
+    program: Program,
+    feeds: Sequence[str],
+    fetches: Sequence[str],
+    mask: str | None,
+    side: Side,
+    masked: Literal[0, 1],
+    pad_id: int | None,
+    row_scales: bool,
+    scope: Scope,
 ) -> UnpaddedProgram:
     """Return a program on ragged rows, proved by the values in a scope."""
 
     def numbers(name: str) -> Any:
         return scope.get(name) if name in scope else None
 
-    return unpad_program(program, feeds, fetches, mask, numbers, side=side, masked=masked, pad_id=pad_id, source=node_words)
+    return unpad_program(program, feeds, fetches, mask, numbers, side=side, masked=masked, pad_id=pad_id, row_scales=row_scales, source=node_words)
 
 
 def node_words(op: Op) -> str:

@@ -23,7 +23,13 @@ Fetches = Sequence[Variable | str] | Variable | str
 
 @overload
 def unpad(
-    model: str | os.PathLike[str] | InferenceModel, mask: str | None = ..., *, side: Side = ..., masked: Literal[0, 1] = ..., pad_id: int | None = ...
+    model: str | os.PathLike[str] | InferenceModel,
+    mask: str | None = ...,
+    *,
+    side: Side = ...,
+    masked: Literal[0, 1] = ...,
+    pad_id: int | None = ...,
+    row_scales: bool = ...,
 ) -> InferenceModel: ...
 @overload
 def unpad(
@@ -34,6 +40,7 @@ def unpad(
     side: Side = ...,
     masked: Literal[0, 1] = ...,
     pad_id: int | None = ...,
+    row_scales: bool = ...,
     scope: Scope | None = ...,
 ) -> UnpaddedProgram: ...
 def unpad(
@@ -44,6 +51,7 @@ def unpad(
     side: Side = "right",
     masked: Literal[0, 1] = 0,
     pad_id: int | None = None,
+    row_scales: bool = False,
     scope: Scope | None = None,
 ) -> InferenceModel | UnpaddedProgram:
     """Return a network of padded texts on ragged rows, with a proof: padding does not change a text's results.
@@ -63,6 +71,8 @@ def unpad(
         side: the padded end of a text.
         masked: the number of masked rows in the mask.
         pad_id: the id of padding, for a network comparing ids with it: no text may contain it.
+        row_scales: give each row of a ``DynamicQuantizeLinear`` a scale and a zero point of its own. The file's are of all texts together, so each text
+            changes the others; without this the network is refused.
         scope: holds a program's parameters; the default scope if omitted. Their numbers are read where the proof needs them.
 
     Raises:
@@ -74,12 +84,11 @@ def unpad(
             raise SchemaError("unpad(program): fetches must name the results")
         results = [fetches] if isinstance(fetches, (Variable, str)) else list(fetches)
         names = [r if isinstance(r, str) else r.name for r in results]
-        return unpadded_program(
-            model, [v.name for v in inputs_of(model.global_block)], names, mask, side, masked, pad_id, default_scope() if scope is None else scope
-        )
+        scope = default_scope() if scope is None else scope
+        return unpadded_program(model, [v.name for v in inputs_of(model.global_block)], names, mask, side, masked, pad_id, row_scales, scope)
     if not isinstance(model, InferenceModel):
         model = load_inference_model(model, scope=Scope())
-    return unpadded_model(model, mask, side, masked, pad_id)
+    return unpadded_model(model, mask, side, masked, pad_id, row_scales)
 
 
 class FileArrays(Mapping[str, Any]):

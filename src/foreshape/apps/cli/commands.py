@@ -28,6 +28,7 @@ from foreshape.apps.cli.arguments import (
     Params,
     Plot,
     Ragged,
+    RowScales,
     Side,
     Sizes,
     Threads,
@@ -146,6 +147,7 @@ def check(
     pad_id: PadId = None,
     side: Side = None,
     masked: Masked = None,
+    row_scales: RowScales = False,
 ) -> None:
     """Check a whole network: list its errors, the accepted sizes of its inputs, its operators, its parameters, shapes unlike the file's, and
     dead ops. With --ragged, also say whether it can take texts without padding.
@@ -159,7 +161,7 @@ def check(
     from foreshape.interop import load_program
 
     shapes = sizes_of(sizes)
-    settings = ragged_settings(ragged, mask, pad_id, side, masked)
+    settings = ragged_settings(ragged, mask, pad_id, side, masked, row_scales)
     with plain_errors():
         import_operators(operators)
         program = load_program(os.fspath(file))
@@ -324,6 +326,7 @@ def convert(
     pad_id: PadId = None,
     side: Side = None,
     masked: Masked = None,
+    row_scales: RowScales = False,
 ) -> None:
     """Convert a model, or its parameters. The ending of the last PATH says to what:
 
@@ -345,7 +348,7 @@ def convert(
 
     if len(paths) > 2:
         raise typer.BadParameter(f"{len(paths)} paths follow MODEL: give the path to write, or the parameters' path and the path to write", param_hint="PATH")
-    settings, source = ragged_settings(ragged, mask, pad_id, side, masked), None if len(paths) == 1 else paths[0]
+    settings, source = ragged_settings(ragged, mask, pad_id, side, masked, row_scales), None if len(paths) == 1 else paths[0]
     if settings is not None and (force or check):
         refuse("--check" if check else "--force", "a network as it is", "--ragged changes it")
     with plain_errors():

@@ -49,16 +49,17 @@ class RaggedFacts:
         print_plain(f"ragged: yes, padding does not reach the results: {inputs} -> {results}")
 
 
-def ragged_settings(ragged: bool, mask: str | None, pad_id: int | None, side: str | None, masked: int | None) -> dict[str, Any] | None:
+def ragged_settings(ragged: bool, mask: str | None, pad_id: int | None, side: str | None, masked: int | None, row_scales: bool) -> dict[str, Any] | None:
     """Return the arguments of `foreshape.unpad` in options; None without ``--ragged``. The other options are refused then."""
     if not ragged:
-        for option, value in (("--mask", mask), ("--pad-id", pad_id), ("--side", side), ("--masked", masked)):
+        for option, value in (("--mask", mask), ("--pad-id", pad_id), ("--side", side), ("--masked", masked), ("--row-scales", row_scales or None)):
             if value is not None:
                 refuse(option, "a network of padded texts", "--ragged is not there")
         return None
     if side not in (None, "left", "right"):
         raise typer.BadParameter(f"{side!r} is neither left nor right", param_hint="--side")
-    return {"mask": "attention_mask" if mask is None else mask or None, "pad_id": pad_id, "side": side or "right", "masked": masked or 0}
+    settings = {"mask": "attention_mask" if mask is None else mask or None, "pad_id": pad_id, "side": side or "right", "masked": masked or 0}
+    return {**settings, "row_scales": row_scales}
 
 
 def ragged_facts(model: str, settings: dict[str, Any]) -> RaggedFacts:

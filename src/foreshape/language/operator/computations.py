@@ -285,6 +285,37 @@ class PaddedImageConvolution(ForwardOnly):
 
 
 @data_class(frozen=True)
+class ChannelsLastConvolution(ForwardOnly):
+    """A `PaddedImageConvolution` of images ``[batch, height, width, channels]``."""
+
+    operands: ClassVar[int] = 2
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+    pads: Callable[[Sequence[Size], Sequence[Size]], tuple[tuple[Size, Size], ...]] = field(compare=False)
+
+
+@data_class(frozen=True)
+class Border(ForwardOnly):
+    """X0, if it is the only operand, with a number before and behind it along each axis.
+
+    Attributes:
+        sizes: for each axis of X0 the entries before and behind; below 0 some are cut off.
+    """
+
+    sizes: tuple[tuple[int, int], ...]
+    number: float
+
+
+@data_class(frozen=True)
+class LogOfExponentials(ForwardOnly):
+    """``log(sum(exp(X0)))`` along ``axes``, possibly negative, or along all; a 1 stays in their place if it ``keeps`` them."""
+
+    axes: tuple[int, ...] | None
+    keeps: bool
+
+
+@data_class(frozen=True)
 class ImageTransposedConvolution(ForwardOnly):
     """The effect of an `ImageConvolution`'s gradient with the filters X1 on images X0, with ``more`` rows and columns behind."""
 

@@ -22,7 +22,7 @@ _UNDERFLOW = {"fp64": 746.0, "fp32": 104.0, "bf16": 104.0, "fp16": 18.0}
 
 def underflow(dtype: DType | None) -> float:
     """Return the number whose negative has an exponential of zero."""
-    return _UNDERFLOW.get(dtype.name if dtype is not None else "fp32", 746.0)
+    return _UNDERFLOW.get(dtype.name if dtype is not None else "fp64", 746.0)
 
 
 def _places(axis: int, atoms: Sequence[Atom]) -> list[Place]:
@@ -45,7 +45,7 @@ def _without(axes: Axes, reduced: Sequence[int], keeps: bool) -> tuple[Axes, dic
 
 def reduced(op: Op, x: PaddedValue, how: str, reduced_axes: Sequence[int], keeps: bool, side: Side) -> PaddedValue:
     """Return a reduction over axes: "SUM", "AVERAGE", "SQRT" (a sum over a root), "MAX", "MIN", "ANY", "ALL", "NORM",
-    "POWERS" (a norm of another power above 0) or "OTHER"."""
+    "POWERS" (a norm of another power above 0), "EXPONENTIALS" (the logarithm of their sum) or "OTHER"."""
     x = x.without_parts(side, op)
     gone = sorted({a % len(x.axes) for a in reduced_axes}) if x.axes else []
     if any(BATCH in x.axes[a] for a in gone):
@@ -91,6 +91,9 @@ def _mixes(masked: Content, real: Content, how: str) -> str:
             return "" if masked.constant == 1.0 else "masked rows are not all true"
         case "POWERS":
             return "" if masked.constant == 0.0 else "it adds powers of masked rows, which are not zero"
+        case "EXPONENTIALS":
+            are_hidden = masked.constant == -INFINITY or (not real.masks and hides(masked, real, underflow(None)))
+            return "" if are_hidden else _visible(masked, real)
         case "AVERAGE" | "SQRT":
             return "it divides by the padded number of rows"
         case _:
@@ -116,6 +119,8 @@ def _reduced_rows(real: Content, masked: Content, how: str, width: int) -> Conte
         return real if real == masked else Content(real.low, real.high, real.finite and masked.finite)
     if how == "AVERAGE" and real.constant is not None and real == masked:
         return real
+    if how == "EXPONENTIALS":
+        return Content(finite=real.finite and (masked.finite or masked.constant == -INFINITY))
     return Content(0.0 if real.low >= 0 and masked.low >= 0 else -INFINITY, finite=real.finite and masked.finite)
 
 
@@ -150,6 +155,7 @@ def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None
 
 
 def _visible(masked: Content, real: Content) -> str:
+    """Return why masked numbers have exponentials beside others."""
     if math.isfinite(masked.offset) and masked.offset <= -1000:
         bound = max(abs(real.upper_bound()), abs(real.lower_bound()))
         bound_text = f"{bound:.3g}" if math.isfinite(bound) else "unbounded"
@@ -472,22 +478,20 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
     return filled(x.axes, content, fault)
 
 
-def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Side, reach: Sequence[int], stretch: NormBound) -> PaddedValue:
-    """Return a convolution over some axes, padded by zeros at both ends.
+def convolved(op: Op, x: PaddedValue, ahead: Sequence[int], axes: Axes, side: Side, stretch: NormBound) -> PaddedValue:
+    """Return a convolution over some axes, with zeros around.
 
     Args:
-        along: the axes of its windows.
+        ahead: the axes of rows along which its window reaches from a text's own rows into the padding.
         axes: of the result.
-        reach: the size of its window along each, with its gaps.
         stretch: a bound of the norm of a row of its results, for rows of norm 1.
     """
-    rows = [p for a in along for p in _places(a, x.axes[a])]
     fault = x.data_fault(side, op)
-    for axis, window in zip(along, reach, strict=True):
-        if BATCH in x.axes[axis]:
-            raise Unsupported("it goes over texts")
-        if _places(axis, x.axes[axis]) and window > 1 and fault is None and x.content(rows).constant != 0.0:
-            fault = Fault(op, "its window takes masked rows, which are not zero")
-    largest = [x.content(region).extent for region in x.regions]
-    extent = NormBound(lambda: stretch.value * max(e.value for e in largest))
-    return filled(axes, lambda region: Content(finite=x.content(region).finite, extent=extent), fault)
+    reach = {p for a in ahead for p in _places(a, x.axes[a])}
+    if fault is None and any(region and region <= reach and content.constant != 0.0 for region, content in x.regions.items()):
+        fault = Fault(op, "its window takes masked rows, which are not zero")
+    finite = all(content.finite for content in x.regions.values())
+    largest = [content.extent for content in x.regions.values()]
+    offset = any(content.offset for content in x.regions.values())
+    extent = NormBound(lambda: stretch.value * max(e.value for e in largest) if not offset else INFINITY)
+    return filled(axes, lambda _: Content(finite=finite, extent=extent), fault)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from foreshape.core.dims import Size
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.byte_computations import DynamicProduct
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import ANYTHING, INFINITY, Content, NormBound, array_content, constant, index_content, stepped
+from foreshape.transforms.unpad.contents import ANYTHING, INFINITY, Content, NormBound, array_content, constant, either, index_content, stepped
 from foreshape.transforms.unpad.index_forms import IndexForm
 from foreshape.transforms.unpad.mixing import (
     convolved,
@@ -22,7 +24,7 @@ from foreshape.transforms.unpad.mixing import (
     running_sum,
     softmaxed,
 )
-from foreshape.transforms.unpad.padded_values import ROWS, Atom, PaddedValue, Region, Unsupported, columns, filled
+from foreshape.transforms.unpad.padded_values import ROWS, PaddedValue, Region, Unsupported, WidenedRows, columns, filled
 from foreshape.transforms.unpad.proof import OpRules, Proof
 from foreshape.transforms.unpad.shapes import dropped_axes, expanded, flipped, joined, reshaped, sliced, transposed
 
@@ -30,10 +32,18 @@ from foreshape.transforms.unpad.shapes import dropped_axes, expanded, flipped, j
 
 
 def _reshape(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
+    widened = proof.widened.get(op.operand(0))
+    if widened is not None:
+        wide, own = proof.spec(op.operand(0)).known_dims[widened.axis], proof.time
+        dims = [own if d == wide else d for d in proof.dims(op, slot)]
+        return {slot: widened.moved(reshaped(op, widened.value, dims, proof.reader, proof.side))}
     return {slot: reshaped(op, proof.value(op.operand(0)), proof.dims(op, slot), proof.reader, proof.side)}
 
 
 def _transposition(proof: Proof, op: Op, computed: c.Transposition, slot: str) -> dict[str, Any]:
+    widened = proof.widened.get(op.operand(0))
+    if widened is not None:
+        return {slot: widened.moved(transposed(op, widened.value, computed.axes, proof.side))}
     return {slot: transposed(op, proof.value(op.operand(0)), computed.axes, proof.side)}
 
 
@@ -53,7 +63,11 @@ def _norm(proof: Proof, op: Op, computed: c.VectorNorm, slot: str) -> dict[str, 
     return _reduced(proof, op, computed, "NORM" if computed.of == 2.0 else "POWERS" if computed.of > 0 else "OTHER", slot)
 
 
-def _reduced(proof: Proof, op: Op, computed: c.Reduction | c.ExtremeReduction | c.VectorNorm, how: str, slot: str) -> dict[str, Any]:
+def _log_sum(proof: Proof, op: Op, computed: c.LogOfExponentials, slot: str) -> dict[str, Any]:
+    return _reduced(proof, op, computed, "EXPONENTIALS", slot)
+
+
+def _reduced(proof: Proof, op: Op, computed: c.Reduction | c.ExtremeReduction | c.VectorNorm | c.LogOfExponentials, how: str, slot: str) -> dict[str, Any]:
     x = proof.value(op.operand(0))
     return {slot: reduced(op, x, how, range(len(x.axes)) if computed.axes is None else computed.axes, computed.keeps, proof.side)}
 
@@ -75,6 +89,26 @@ def _flattened(proof: Proof, op: Op, computed: c.FlattenedProduct, slot: str) ->
         return proof.results_along_axes(op, proof.inputs(op))
     weights = [None, proof.stretch(op.operand(1))]
     return {slot: multiplied(op, x, y, False, False, proof.side, weights)}
+
+
+def _bytes_product(proof: Proof, op: Op, computed: DynamicProduct, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0)).without_parts(proof.side, op)
+    if any(isinstance(a, str) for a in x.axes[-1]):
+        raise Unsupported("it adds over rows and columns")
+    axes = (*x.axes[:-1], proof.reader.axis(proof.dims(op, slot)[-1]))
+    stretch, width = proof.bytes_stretch(op), columns((x.axes[-1],))
+
+    def content(region: Region) -> Content:
+        old = x.content(region)
+        if old.constant == 0.0:
+            return old
+
+        def extent() -> float:  # a number is rounded by half a step, and a step is the largest number of its row over 127
+            return old.extent.value * (1.0 + math.sqrt(width) / 254.0) * stretch.value if not old.offset else INFINITY
+
+        return Content(finite=old.finite, extent=NormBound(extent))
+
+    return {slot: filled(axes, content, x.data_fault(proof.side, op))}
 
 
 def _layer_norm(proof: Proof, op: Op, computed: c.LayerNorm, slot: str) -> dict[str, Any]:
@@ -247,25 +281,52 @@ def _triangle(proof: Proof, op: Op, computed: c.Triangle, slot: str) -> dict[str
     return {slot: filled(x.axes, content, x.data_fault(proof.side, op))}
 
 
-def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution, slot: str) -> dict[str, Any]:
-    x = proof.value(op.operand(0))
-    if len(x.axes) < 3 or any(isinstance(a, str) for a in x.axes[1]):
+def _border(proof: Proof, op: Op, computed: c.Border, slot: str) -> dict[str, Any]:
+    """Return zeros before and behind the rows: only a convolution takes them in, and has a row for each row of a text again."""
+    x = proof.value(op.operand(0)).without_parts(proof.side, op)
+    around = [k for k, ends in enumerate(computed.sizes) if ends != (0, 0)]
+    if len([n for n in op.input_names() if n]) > 1 or not around:
+        raise Unsupported("the sizes of its border are not known in the description")
+    if all(isinstance(a, int) for k in around for a in x.axes[k]):
+        axes = tuple(proof.reader.axis(d) if k in around else x.axes[k] for k, d in enumerate(proof.dims(op, slot)))
+        border = constant(computed.number)
+        return {slot: filled(axes, lambda r: replace(either([x.content(r), border]), extent=NormBound.number(INFINITY)), x.data_fault(proof.side, op))}
+    if len(around) > 1 or x.axes[around[0]] != (ROWS,) or computed.number != 0.0 or min(computed.sizes[around[0]]) < 0:
+        raise Unsupported("it puts other rows than zeros around those of texts")
+    return {slot: WidenedRows(x, around[0], *computed.sizes[around[0]])}
+
+
+def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution | c.PaddedImageConvolution | c.ChannelsLastConvolution, slot: str) -> dict[str, Any]:
+    widened = proof.widened.get(op.operand(0))
+    x = widened.value if widened is not None else proof.value(op.operand(0))
+    last = isinstance(computed, c.ChannelsLastConvolution)
+    channels, first = (len(x.axes) - 1, 1) if last else (1, 2)
+    if len(x.axes) < 3 or any(isinstance(a, str) for a in x.axes[channels]):
         raise Unsupported("it adds over rows as channels")
     dims, weights = proof.dims(op, slot), proof.spec(op.operand(1)).known_dims
-    axes: list[tuple[Atom, ...]] = [x.axes[0], proof.reader.axis(dims[1])]
-    reach: list[int] = []
-    for k, dilation in enumerate(computed.dilations):
-        size = weights[k + 2]
-        window = (size - 1) * dilation + 1 if isinstance(size, int) else 2
-        is_rows = x.axes[k + 2] == (ROWS,)
-        if not is_rows and any(isinstance(atom, str) for atom in x.axes[k + 2]):
+    image = proof.spec(op.operand(0)).known_dims[first : first + len(computed.strides)]
+    pads = [(p, p) for p in computed.paddings] if isinstance(computed, c.ImageConvolution) else computed.pads(image, weights[2:])
+    axes = [*x.axes]
+    axes[channels] = proof.reader.axis(dims[channels])
+    ahead: list[int] = []
+    for k, ((before, behind), dilation) in enumerate(zip(pads, computed.dilations, strict=True)):
+        number, size = first + k, weights[k + 2]
+        is_rows = x.axes[number] == (ROWS,)
+        if not is_rows and any(isinstance(atom, str) for atom in x.axes[number]):
             raise Unsupported("it goes over rows and columns, or over texts")
-        if is_rows and (computed.strides[k] != 1 or 2 * computed.paddings[k] != window - 1):
+        if not is_rows:
+            axes[number] = proof.reader.axis(dims[number])
+            continue
+        if widened is not None and number == widened.axis:
+            before, behind = before + widened.before, behind + widened.behind
+        if not (isinstance(size, int) and isinstance(before, int) and isinstance(behind, int)):
+            raise Unsupported("its window is not known in the description")
+        if computed.strides[k] != 1 or before + behind != (size - 1) * dilation:
             raise Unsupported("its result has not a row for each row")
-        axes.append(x.axes[k + 2] if is_rows else proof.reader.axis(dims[k + 2]))
-        reach.append(window)
-    along = [2 + k for k in range(len(reach))]
-    return {slot: convolved(op, x, along, tuple(axes), proof.side, reach, proof.window_stretch(op.operand(1)))}
+        if (behind if proof.side == "right" else before) > 0:
+            ahead.append(number)
+    stretch = proof.window_stretch(op.operand(1)) if not op.input("Bias") else NormBound.number(INFINITY)
+    return {slot: convolved(op, x, ahead, tuple(axes), proof.side, stretch)}
 
 
 def _identity(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
@@ -315,6 +376,7 @@ _IN_ANY_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any
     c.Transposition: _transposition,
     c.Reduction: _sum_or_mean,
     c.ExtremeReduction: _extreme,
+    c.LogOfExponentials: _log_sum,
     c.Softmax: _softmax,
     c.Slicing: _slice,
     c.SteppedSlicing: _slice,
@@ -328,6 +390,7 @@ _IN_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]]
     c.VectorNorm: _norm,
     c.MatrixProduct: _product,
     c.FlattenedProduct: _flattened,
+    DynamicProduct: _bytes_product,
     c.LayerNorm: _layer_norm,
     c.Picking: _picking,
     c.PickingAlong: _along,
@@ -337,7 +400,10 @@ _IN_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]]
     c.Split: _split,
     c.Stacking: _stack,
     c.Triangle: _triangle,
+    c.Border: _border,
     c.ImageConvolution: _convolution,
+    c.PaddedImageConvolution: _convolution,
+    c.ChannelsLastConvolution: _convolution,
 }
 _BY_COMPUTATION: Final = {**_IN_ANY_ORDER, **{computation: _in_order(rule) for computation, rule in _IN_ORDER.items()}}
 
@@ -407,7 +473,6 @@ _BY_TYPE: Final[Mapping[str, Callable[[Proof, Op, str], dict[str, Any]]]] = {
     "reduce_any": _reduction("ANY"),
     "reduce_all": _reduction("ALL"),
     "reduce_prod": _in_order(_reduction("OTHER")),
-    "logsumexp": _in_order(_reduction("OTHER")),
     "arg_max": _argmax,
     "cumsum": _running,
     "flip": _flip,

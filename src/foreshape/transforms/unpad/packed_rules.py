@@ -10,6 +10,7 @@ from foreshape import layer
 from foreshape.core.dims import Size
 from foreshape.core.spec import FP64
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.byte_computations import DynamicProduct
 from foreshape.language.program import Op, Variable
 from foreshape.transforms.unpad.attention_terms import AttentionTerms, attention_terms, gelu_operand
 from foreshape.transforms.unpad.norm_ops import norm_over
@@ -277,6 +278,15 @@ def _flattened(packer: Packer, op: Op, name: str) -> Variable:
     return packer.append(op, {"X": [rows], "Y": [packer.alone(op.operand(1), True)]}, attributes)[0][1]
 
 
+def _bytes_product(packer: Packer, op: Op, name: str) -> Variable:
+    assert op.operator is not None
+    source, *others = (o.name for o in op.operator.schema.operands)
+    inputs = {s: [packer.alone(str(op.input(s)), True)] for s in others if op.input(s)}
+    columns = packer.columns(packer.proof.value(op.operand(0)).axes)
+    product = packer.append(op, {source: [packer.shaped(packer.rows(op.operand(0)), columns)], **inputs}, op.attributes.values)[0][1]
+    return packer.shaped(product, packer.columns(packer.proof.value(name).axes))
+
+
 def _batch_norm(packer: Packer, op: Op, name: str) -> Variable:
     source = op.operand(0)
     rows = packer.rows(source)
@@ -363,6 +373,7 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.Softmax: _softmax,
     c.Reduction: _reduction,
     c.ExtremeReduction: _reduction,
+    c.LogOfExponentials: _reduction,
     c.VectorNorm: _reduction,
     c.Concat: _concat,
     c.Split: _split,
@@ -371,10 +382,10 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.Embedding: _picking,
     c.MatrixProduct: _product,
     c.FlattenedProduct: _flattened,
+    DynamicProduct: _bytes_product,
     c.FrozenBatchNorm: _batch_norm,
 }
 _PACKED_TYPES: Final[Mapping[str, Any]] = {
-    "logsumexp": _reduction,
     "cumsum": _running_sum,
 }
 
@@ -385,7 +396,7 @@ def packed_result(op: Op, packer: Packer, name: str) -> Variable:
     Raises:
         NotPacked: no op on packed rows computes it.
     """
-    if op.operator is None:
+    if op.operator is None or any(n in packer.proof.widened for n in op.input_names()):
         raise NotPacked
     rule = _PACKED_TYPES.get(op.type) or _PACKED.get(type(op.operator.computes()))
     if rule is not None:

@@ -67,8 +67,7 @@ class Packer:
         self._padded: dict[str, Variable] = {}
         self._unpacked: set[str] = set()
         self._shared_variables: dict[str, Variable] = {}
-        self._reshaped: dict[str, Variable] = {}
-        """Packed rows reshaped from others, by name."""
+        self._reshaped: dict[str, Variable] = {}  # packed rows reshaped from others, by name
 
     def _empty(self) -> None:
         """Leave only the parameters."""
@@ -562,6 +561,8 @@ class Packer:
         value = self.proof.values.get(name)
         if self.inputs.get(name):
             return self._row_input(name)
+        if name in self.proof.widened:
+            return self._cloned(self.writers[name], name, self._padded_operand)
         per_text, times = self._kind(self.proof.value(name))
         if not (per_text and times):
             return self.alone(name, True)

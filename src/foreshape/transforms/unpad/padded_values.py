@@ -103,6 +103,26 @@ class PaddedValue:
         return None
 
 
+@data_class(frozen=True, eq=False)
+class WidenedRows:
+    """Rows of texts with rows of zeros before and behind the padded time.
+
+    Attributes:
+        value: without them.
+        axis: the axis of the rows.
+        before, behind: the numbers of rows of zeros.
+    """
+
+    value: PaddedValue
+    axis: int
+    before: int
+    behind: int
+
+    def moved(self, value: PaddedValue) -> WidenedRows:
+        """Return other dims of it, from those of the rows without zeros."""
+        return WidenedRows(value, value.time_places[0][0], self.before, self.behind)
+
+
 def relocated_content(content: Content, places: Mapping[Place, Place]) -> Content:
     """Return a content for a tensor with the atoms at other places."""
     parts = tuple(relocated_content(p, places) for p in content.parts)

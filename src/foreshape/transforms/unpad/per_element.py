@@ -453,10 +453,9 @@ def _with_rows(truth: Content, results: Contents) -> float | None:
 
 def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     rule = _RULES.get(op.type)
-    if rule is not None:
-        result: Content = rule(*contents, facts)
-        return result
-    return _linear_zero(op, contents) or ANYTHING
+    result: Content = rule(*contents, facts) if rule is not None else _linear_zero(op, contents) or ANYTHING
+    may_mask = any(x.masks for x in contents) and not result.finite and result.low == -INFINITY and not any(result is x for x in contents)
+    return replace(result, masks=True) if may_mask else result
 
 
 def hides(masked: Content, visible: Content, underflow: float) -> bool:

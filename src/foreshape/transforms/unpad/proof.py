@@ -34,6 +34,7 @@ from foreshape.transforms.unpad.padded_values import (
     PaddedValue,
     Region,
     Unsupported,
+    WidenedRows,
     all_regions,
     filled,
     relocated_content,
@@ -65,18 +66,22 @@ class Proof:
     Args:
         block: the block of the program.
         reader: the meaning of sizes.
+        time: the padded size.
         side: the end of a text with its padding.
         numbers: of parameters.
         rules: of ops beyond functions of each element.
     """
 
-    def __init__(self, block: Block, reader: AxisReader, side: Side, numbers: Numbers, rules: OpRules) -> None:
+    def __init__(self, block: Block, reader: AxisReader, time: Size, side: Side, numbers: Numbers, rules: OpRules) -> None:
+        self.time = time
         self.block, self.reader, self.numbers = block, reader, numbers
         self.side: Side = side
         self._rules = rules
         self.values: dict[str, PaddedValue] = {}
         self.obstacles: dict[str, Fault] = {}
         """The results without a rule: name -> the op and the reason."""
+        self.widened: dict[str, WidenedRows] = {}
+        """The results with rows of zeros around those of texts."""
         self._writers: dict[str, Op] = {}
         self._parameters: dict[str, Any] = {}
 
@@ -104,6 +109,9 @@ class Proof:
             if op.operator is None:
                 raise Unsupported("it is not known here")
             for slot, value in self._results(op).items():
+                if isinstance(value, WidenedRows):
+                    self.widened[op.outputs[slot][0]] = value
+                    continue
                 parts: list[PaddedValue] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
                 for name, part in zip(op.outputs.get(slot, ()), parts, strict=False):
                     if name and name not in sizes:
@@ -114,13 +122,15 @@ class Proof:
             fault = Fault(op, str(reason))
             self.obstacles |= {n: fault for n in names if n not in self.values}
         for name in names:
-            if name not in self.values and name not in self.obstacles:
+            if name not in self.values and name not in self.obstacles and name not in self.widened:
                 self.obstacles[name] = Fault(op, "nothing is known of this result")
 
     def fetch_fault(self, name: str) -> Fault | None:
         """Return the reason why a fetched value is not the same alone."""
         if name in self.obstacles:
             return self.obstacles[name]
+        if name in self.widened:
+            return Fault(self._writers[name], "its result has rows of zeros around those of texts")
         value = self.value(name)
         writer = self._writers.get(name)
         return value.fault if writer is None else value.data_fault(self.side, writer)
@@ -138,6 +148,8 @@ class Proof:
         return value
 
     def _parameter(self, name: str) -> PaddedValue:
+        if name in self.widened:
+            raise Unsupported(f"it takes {name}, which has rows of zeros around those of texts")
         variable = self.block.var(name)
         if name in self._writers or not variable.persistable:
             raise Unsupported(f"{name} is neither an input nor a parameter")
@@ -171,6 +183,8 @@ class Proof:
         dims = self.spec(name).known_dims
         if isinstance(computed, c.Numbers) and computed.numbers:
             return numpy.asarray(computed.numbers).reshape(dims)
+        if isinstance(computed, c.Filled) and computed.number is not None and all(isinstance(d, int) for d in dims) and not op.input("ValueTensor"):
+            return numpy.full(dims, computed.number, self.spec(name).known_dtype.numpy_name or "float32")
         arrays = [self.array(n) for n in op.input_names() if n] if computed is not None else []
         if not arrays or any(a is None for a in arrays):
             return None
@@ -225,6 +239,21 @@ class Proof:
                 return INFINITY
             matrices = numpy.asarray(array, "float64").reshape(-1, *array.shape[-2:])
             return math.sqrt(len(matrices)) * max((float(numpy.linalg.norm(m, 2)) for m in matrices), default=0.0)
+
+        return NormBound(compute)
+
+    def bytes_stretch(self, op: Op) -> NormBound:
+        """Return the largest factor by which a matrix of bytes with its scales, and factors of its columns, makes a row longer."""
+
+        def compute() -> float:
+            import numpy
+
+            weights, scales = self.array(op.operand(1)), self.array(op.operand(2))
+            factors = self.array(op.operand(3)) if op.operand(3) else 1.0
+            if weights is None or scales is None or factors is None:
+                return INFINITY
+            rows = numpy.asarray(factors, "float64").reshape(-1, 1)
+            return float(numpy.linalg.norm(rows * numpy.asarray(weights, "float64") * numpy.asarray(scales, "float64").reshape(1, -1), 2))
 
         return NormBound(compute)
 
@@ -337,7 +366,7 @@ class Proof:
         value = self.value(name)
         places = value.time_places
         op = self._writers.get(name)
-        if len(places) != 2 or op is None or op.operator is None:
+        if len(places) != 2 or op is None or op.operator is None or value.real.constant is not None:
             return value.real
         first = IndexForm.factor(places[0])
 
@@ -454,7 +483,7 @@ class Proof:
     def refuse_reversed(self, op: Op) -> None:
         """Refuse operands whose rows are reversed. Raises `Unsupported`."""
         for name in op.input_names():
-            if name and name not in self.obstacles and any(REVERSED in axis for axis in self.value(name).axes):
+            if name and name not in self.obstacles and name not in self.widened and any(REVERSED in axis for axis in self.value(name).axes):
                 raise Unsupported(f"it takes {name}, whose rows are reversed")
 
     def _independent(self, op: Op, inputs: Sequence[tuple[str, str, PaddedValue]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from foreshape.transforms.unpad.packed_rules import packed_result
 from foreshape.transforms.unpad.packing import NotRagged, Packer
 from foreshape.transforms.unpad.padded_values import BATCH, ROWS, AxisReader, Fault, Unsupported, filled
 from foreshape.transforms.unpad.proof import Numbers, Proof
+from foreshape.transforms.unpad.row_scales import dynamic_quantizations, with_row_scales
 
 
 class UnpaddedProgram(NamedTuple):
@@ -42,6 +43,7 @@ def unpad_program(
     side: Side = "right",
     masked: Literal[0, 1] = 0,
     pad_id: int | None = None,
+    row_scales: bool = False,
     source: Callable[[Op], str] = lambda _: "",
 ) -> UnpaddedProgram:
     """Return a program of padded texts on ragged rows, with a proof: no masked row reaches a text's own rows or results.
@@ -55,14 +57,20 @@ def unpad_program(
         side: the end of a text with its padding.
         masked: the number of masked rows in the mask.
         pad_id: the id of padding, if the network compares ids with it or has zeros in its row of the table.
+        row_scales: quantizations by the range of all texts get a scale for each row.
         source: returns the node of the file behind an op, in words, or nothing.
 
     Raises:
         UnpadError: the proof fails: with the op, and the way from it to the result. SchemaError: an unknown name, or inputs without texts.
     """
-    block = program.global_block
     names = list(fetches)
     _check_name(mask, feeds, "mask")
+    if row_scales:
+        changed = with_row_scales(program, names, numbers)
+        if isinstance(changed, Fault):
+            raise _refusal(changed, names[0], program.global_block, source)
+        program = changed
+    block = program.global_block
     if side not in ("right", "left"):
         raise SchemaError.one_of("unpad: side", ("right", "left"), side)
     written: set[str] = {*feeds}
@@ -82,7 +90,7 @@ def unpad_program(
         raise SchemaError.must("unpad: the inputs of texts", "of one padded length, for their rows are those of the same texts", described)
     texts = [*padded, *([mask] if mask is not None and not lengths else [])]
     reader = AxisReader([block.var(n).spec.known_dims[0] for n in [*texts, *([mask] if mask else [])]], [block.var(n).spec.known_dims[1] for n in texts])
-    proof = Proof(block, reader, side, numbers, RULES)
+    proof = Proof(block, reader, next(iter(times)), side, numbers, RULES)
     for name in feeds:
         proof.values[name] = _input(block, name, reader, name == mask, masked, lengths, pad_id if name == padded[0] else None)
     proof.run()
@@ -138,6 +146,8 @@ def _refusal(fault: Fault, fetch: str, block: Block, source: Callable[[Op], str]
     way = _way(op, fetch, block)
     node = source(op)
     words = [f"unpad: {_op_text(op)}{f' of {node}' if node else ''}: {fault.words}"]
+    if any(op in q.extremes for q in dynamic_quantizations(block)):
+        words.append("    its rows are quantized by the range of all texts; row_scales=True (--row-scales) gives each row a scale of its own")
     if way:
         steps = way if len(way) <= 8 else [*way[:4], f"... {len(way) - 7} more", *way[-3:]]
         words.append(f"    on its way to {fetch}: {' -> '.join(steps)}")

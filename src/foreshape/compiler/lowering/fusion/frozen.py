@@ -137,12 +137,16 @@ def affine_of(graph: Graph, i: KernelCall) -> tuple[float, float] | None:
 
 
 def constant_number(graph: Graph, value: Argument) -> float | None:
-    """Return the one number of an fp32 constant."""
+    """Return the one number of an fp32 constant of one element."""
+    dims = dims_of(value)
+    return None if dims is None or any(d != 1 for d in dims) else equal_number(graph, value)
+
+
+def equal_number(graph: Graph, value: Argument) -> float | None:
+    """Return the number that all elements of an fp32 constant are."""
     maker = graph.maker(value)
     constant, spec = fused_as(maker, Constant) or computes(maker, Constant), spec_of(value)
-    if constant is None or spec is None or spec.dtype is not FP32 or any(d != 1 for d in spec.known_dims):
-        return None
-    return constant.number
+    return None if constant is None or spec is None or spec.dtype is not FP32 else constant.number
 
 
 def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | None:

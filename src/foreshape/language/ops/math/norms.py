@@ -32,6 +32,9 @@ class LogSumExp(Operator):
     def _axes(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank)) if self.reduce_all or not self.axis else axes_of(self.axis, rank, "axis", X=None)
 
+    def computes(self) -> computations.LogOfExponentials:
+        return computations.LogOfExponentials(None if self.reduce_all or not self.axis else tuple(self.axis), self.keepdim)
+
     def sharding_rule(self, X: Spec) -> ShardingRule | None:
         return rule_along({"X": X}, ["Out"], self._axes(X.rank), drops=not self.keepdim)
 

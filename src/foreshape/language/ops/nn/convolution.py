@@ -110,10 +110,11 @@ class Convolution(Windowed):
     def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
         return Convolution.infer_shape(self, Input, Filter, Bias).elements * product(Filter.known_dims[1:])
 
-    def computes(self) -> computations.ImageConvolution | computations.PaddedImageConvolution | None:
-        of_images = self._axes == 2 and not is_channels_last(self.data_format)
-        if not of_images or len(self.paddings) not in (2, 4) or not len(self.strides) == len(self.dilations) == 2:
+    def computes(self) -> computations.ImageConvolution | computations.PaddedImageConvolution | computations.ChannelsLastConvolution | None:
+        if self._axes != 2 or len(self.paddings) not in (2, 4) or not len(self.strides) == len(self.dilations) == 2:
             return None
+        if is_channels_last(self.data_format):
+            return computations.ChannelsLastConvolution(self.strides, self._dilations(), self.groups, self._pads)
         if self.padding_algorithm == "SAME":
             return computations.PaddedImageConvolution(self.strides, self._dilations(), self.groups, self._pads)
         pads = self._pads((0, 0), (0, 0))

@@ -9,6 +9,7 @@ from foreshape.core.dims import Size, minimum
 from foreshape.core.spec import INDEX, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import F, Tensor, aten, torch
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator.computations import Border
 from foreshape.language.operator.require import require, require_at_most, require_rank, unknown_size
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
@@ -45,6 +46,12 @@ class Pad3d(Operator):
             axis = first + 2 - k
             dims[axis] = self._padded(dims[axis], pads[2 * k], pads[2 * k + 1], axis)
         return X.with_dims(dims)
+
+    def computes(self) -> Border | None:
+        if self.mode != "constant" or len(self.paddings) != 6:
+            return None
+        pairs = tuple((self.paddings[2 * k], self.paddings[2 * k + 1]) for k in (2, 1, 0))
+        return Border(((0, 0), (0, 0), *pairs) if self.data_format == "NCDHW" else ((0, 0), *pairs, (0, 0)), self.value)
 
     def _padded(self, size: Size, front: Size | None, back: Size | None, axis: int) -> Size:
         if front is None or back is None:
@@ -166,6 +173,9 @@ class Pad(Operator):
         require(len(pads) == 2 * X.rank, f"paddings must be two numbers for each of the {X.rank} dims of X; it has {len(pads)}", X=None)
         require(all(p >= 0 for p in pads), f"paddings must be at least 0; seen {list(pads)}", X=None)
         return X.with_dims([d + pads[2 * k] + pads[2 * k + 1] for k, d in enumerate(X.known_dims)])
+
+    def computes(self) -> Border:
+        return Border(tuple(zip(self.paddings[::2], self.paddings[1::2], strict=True)), self.pad_value)
 
     def sharding_rule(self, X: Spec) -> ShardingRule | None:
         return rule_along({"X": X}, ["Out"], [k for k in range(X.rank) if any(self.paddings[2 * k : 2 * k + 2])])
