@@ -31,6 +31,7 @@ def test_products_are_made_by_onednn() -> None:
     assert all("convolution" in kinds[what] for what in ("convolution", "convolution gradient"))
 
 
+@pytest.mark.long
 def test_no_view_leads_a_kernel_to_a_reference() -> None:
     worse = {(what, how): found for (what, how), of in seen().items() if how not in NETWORKS and (found := references(of) - references(seen()[what, ROW]))}
     assert not worse
