@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError
 from foreshape.interop.model import InferenceModel
 from foreshape.language.program import Op, Program
 from foreshape.runtime.engine import Scope
-from foreshape.transforms.unpad import UnpaddedProgram, unpad_program
+
+if TYPE_CHECKING:
+    from foreshape.transforms.unpad import UnpaddedProgram
 
 Ragged = str | Mapping[str, Any]
 """The name of the mask of padded texts, or the arguments of `unpad`."""
 Side = Literal["right", "left"]
-_RAGGED = ("mask", "side", "masked", "pad_id")
+_DEFAULTS: dict[str, Any] = {"mask": "attention_mask", "side": "right", "masked": 0, "pad_id": None}
 
 
 def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
@@ -28,12 +30,17 @@ def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
     Raises:
         UnpadError, SchemaError: as `unpad`; an argument that it does not have.
     """
-    settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
-    for name in settings.keys() - _RAGGED:
-        raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_RAGGED)}{did_you_mean(name, _RAGGED)}")
-    out = unpadded_model(model, settings.get("mask", "attention_mask"), settings.get("side", "right"), settings.get("masked", 0), settings.get("pad_id"))
+    out = unpadded_model(model, **unpad_settings(ragged))
     out.executor = model.executor
     return out
+
+
+def unpad_settings(ragged: Ragged) -> dict[str, Any]:
+    """Return the arguments of `unpad`, with its defaults. Raises `SchemaError`: an argument that it does not have."""
+    settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
+    for name in settings.keys() - _DEFAULTS.keys():
+        raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_DEFAULTS)}{did_you_mean(name, _DEFAULTS)}")
+    return {**_DEFAULTS, **settings}
 
 
 def unpadded_model(model: InferenceModel, mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None) -> InferenceModel:
@@ -46,6 +53,7 @@ def unpadded_program(
     program: Program, feeds: Sequence[str], fetches: Sequence[str], mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, scope: Scope
 ) -> UnpaddedProgram:
     """Return a program on ragged rows, proved by the values in a scope."""
+    from foreshape.transforms.unpad import unpad_program  # not awaited by networks that need no proof
 
     def numbers(name: str) -> Any:
         return scope.get(name) if name in scope else None
