@@ -117,7 +117,7 @@ def _digest(data: Any, begin: int) -> Any:
 
 
 def content_of(data: Any) -> tuple[Any, int]:
-    """Return the description in a file, and the begin of what is behind it. Raises `FormatError`: the file is not as it was written."""
+    """Return the description in a file, and the begin of the bytes behind it. Raises `FormatError`: the file is not as it was written."""
     if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
         raise FormatError("it does not begin as one")
     _, length, size, digest = HEAD.unpack(data[: HEAD.size])
@@ -142,12 +142,12 @@ def check_file_names(names: Iterable[str]) -> None:
 
 
 def other_version(package: str) -> str:
-    """Return that another version of this package compiled a network; empty if not."""
+    """Return the words for a network compiled by another version of this package; empty if not."""
     return "" if package == VERSION else f"it was compiled by foreshape {package[:80]}, and this is {VERSION}"
 
 
 def changed_source(folder: str, sources: Iterable[SourceFile]) -> str:
-    """Return which file of the network itself has changed; empty if none."""
+    """Return the words for a changed file of the network itself; empty if none."""
     for name, digest in sources:
         path = os.path.join(folder, name)
         if os.path.isfile(path) and digest_of(path) != digest:

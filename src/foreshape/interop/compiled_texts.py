@@ -57,7 +57,7 @@ class TextsDescription(NamedTuple):
         ragged: the arguments of `unpad` at the proof.
         inputs, outputs: their names, in order.
         program: the bytes of the program, right behind the description.
-        parameters: all that the program reads.
+        parameters: of the program, all.
     """
 
     package: str

@@ -66,7 +66,7 @@ def compile_model(
     `Predictor` and ``foreshape run`` open the file as a network. They run it without torch for these sizes. For other sizes, on another machine and after a
     change of the network's files they open the network itself, beside it.
 
-    With ``ragged`` the network is an encoder of padded texts, which is proved to need no padding. `Embedder` opens the file without the proof and without
+    With ``ragged`` the network is an encoder of padded texts, proved to need no padding. `Embedder` opens the file without the proof and without
     torch, for texts of any length and on any machine.
 
     Args:

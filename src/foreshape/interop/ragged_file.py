@@ -11,7 +11,7 @@ from foreshape.runtime.engine import Scope
 
 
 class MappedParameters(Protocol):
-    """Parameters that stay in their file."""
+    """Parameters left in their file."""
 
     def names(self) -> list[str]: ...
     def array(self, name: str) -> Any: ...

@@ -57,7 +57,7 @@ class Embedder:
         >>> model.similarity(vectors, vectors)                    # [2, 2]
 
     Args:
-        path: the folder, or the ``.onnx`` file, or what `compile_model` made of it.
+        path: the folder, or the ``.onnx`` file, or the file of `compile_model`.
         memory: the most bytes that the process takes beyond those before the opening, as a number or as "512MiB": libraries and modules, tokenizer, weights,
             kernels and batches. Your texts and vectors do not count. Without it, batches have about 1,024 words.
         threads: as for `Executor`.
