@@ -37,7 +37,7 @@ BEGIN: Final = 64
 MAX_BYTES: Final = 1 << 36
 MAX_DOCUMENT: Final = 1 << 26
 _PIECE: Final = 1 << 22
-"""So many bytes are hashed at a time, and their pages given back, so that opening a large file keeps within a bound of memory."""
+"""So many bytes are hashed at a time, and their pages given back, to open a large file within a bound of memory."""
 
 
 class SourceFile(NamedTuple):

@@ -94,7 +94,7 @@ def write_texts(target: str, opened: RaggedFile, ragged: Mapping[str, Any], sour
         sources: the files of the network itself.
 
     Raises:
-        ExecutionError: a parameter has elements that numpy has not.
+        ExecutionError: a parameter has elements without a type of numpy.
     """
     import numpy
 

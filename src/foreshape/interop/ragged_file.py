@@ -40,7 +40,7 @@ class FileArrays(Mapping[str, Any]):
         return len(self._names)
 
     def forget_pages(self) -> None:
-        """Give the pages of the file that were read back to the system; pages read again come from the file."""
+        """Give the read pages of the file back to the system; pages read again come from the file."""
         for name in self._names:
             base = self._parameters.array(name)
             while getattr(base, "base", None) is not None:

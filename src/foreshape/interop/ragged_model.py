@@ -36,7 +36,7 @@ def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
 
 
 def unpad_settings(ragged: Ragged) -> dict[str, Any]:
-    """Return the arguments of `unpad`, with its defaults. Raises `SchemaError`: an argument that it does not have."""
+    """Return the arguments of `unpad`, with its defaults. Raises `SchemaError`: an argument unknown to it."""
     settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
     for name in settings.keys() - _DEFAULTS.keys():
         raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_DEFAULTS)}{did_you_mean(name, _DEFAULTS)}")
