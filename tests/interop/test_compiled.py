@@ -187,7 +187,7 @@ def test_what_is_not_compiled_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert "ExecutionError" in (words := refused(save([x], layer.cumsum(hidden)), {"x": [2, 4]})) and "needs cumsum" in words
     assert "x is f32[n, 4]; a network is compiled for sizes" in refused(save([x], hidden))
-    words = "a network is compiled for dense inputs of fp32; an encoder of texts needs no such file: fs.Embedder opens it, mostly without torch"
+    words = "a network is compiled for dense inputs of fp32; an encoder of padded texts with ragged=, or --ragged"
     assert f"ids is i64[2, 1]; {words}" in refused(save([ids], layer.one_hot(ids, 3)), {"ids": [2, 1]})
     tokens = layer.data("tokens", shape=["tokens"], dtype="int64", lod_level=1)
     assert words in refused(save([tokens], layer.one_hot(tokens, 3)))

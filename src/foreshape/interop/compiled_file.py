@@ -7,10 +7,11 @@ constants, each at a multiple of 64 bytes. Constants stay in the file and are ma
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import struct
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from foreshape.core.checked_json.readers import checksum, count, document, listi
 from foreshape.core.version import VERSION
 from foreshape.errors import FeedError, ForeshapeWarning, FormatError, MemoryPlanError, SchemaError, border
 from foreshape.interop.results import Results, feed_of
-from foreshape.language.wire.files import map_file
+from foreshape.language.wire.files import map_file, replacing
 from foreshape.machine.kernels.compiled_chain import CompiledChain, DoesNotFit
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
@@ -28,11 +29,15 @@ from foreshape.machine.process.machine_memory import default_limit
 ENDING: Final = ".compiled"
 MAGIC: Final = b"\x89foreshape cmp\r\n"
 FORMAT: Final = "foreshape compiled network 1"
+TEXTS: Final = "foreshape compiled texts 1"
+"""The format of encoders of texts; see `foreshape.interop.compiled_texts`."""
 HEAD: Final = struct.Struct("<16sQQ32s")
 BEGIN: Final = 64
 """Constants begin at multiples of this."""
 MAX_BYTES: Final = 1 << 36
 MAX_DOCUMENT: Final = 1 << 26
+_PIECE: Final = 1 << 22
+"""So many bytes are hashed at a time, and their pages given back, to open a large file within a bound of memory."""
 
 
 class SourceFile(NamedTuple):
@@ -68,12 +73,12 @@ class Description(NamedTuple):
     fetched: list[list[int]]
 
 
-_source = series(SourceFile, text(1000), checksum)
+source_file = series(SourceFile, text(1000), checksum)
 _description = document(
     Description,
     package=text(),
     onednn=text(),
-    sources=listing(_source, 100_000, 1),
+    sources=listing(source_file, 100_000, 1),
     params=optional(text(1000)),
     inputs=listing(text(), 1000),
     outputs=listing(text(), 1000, 1),
@@ -84,21 +89,98 @@ _description = document(
 )
 
 
-def is_compiled(path: Any) -> bool:
-    """Tell whether a path leads to a compiled network, by its content."""
+def is_compiled(path: Any, format: str = "") -> bool:
+    """Tell whether a path leads to a compiled network, or to one of a format, by its content."""
     try:
         if not os.path.isfile(path):
             return False
         with open(path, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+            begin = file.read(2 * HEAD.size)
+        return begin.startswith(MAGIC) and format.encode() in begin[HEAD.size :]
     except (OSError, ValueError, TypeError):
         return False
 
 
 def digest_of(path: str) -> str:
     """Return the SHA-256 of a file."""
-    data = map_file(path, MAX_BYTES, writable=False)
-    return hashlib.sha256(data).hexdigest()
+    return _digest(map_file(path, MAX_BYTES, writable=False), 0).hexdigest()
+
+
+def _digest(data: Any, begin: int) -> Any:
+    """Return the SHA-256 of mapped bytes from a begin within the first page."""
+    out = hashlib.sha256()
+    for place in range(0, len(data), _PIECE):
+        out.update(memoryview(data)[max(place, begin) : place + _PIECE])
+        if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            data.madvise(mmap.MADV_DONTNEED, place, min(_PIECE, len(data) - place))
+    return out
+
+
+def content_of(data: Any) -> tuple[Any, int]:
+    """Return the description in a file, and the begin of the bytes behind it. Raises `FormatError`: the file is not as it was written."""
+    if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
+        raise FormatError("it does not begin as one")
+    _, length, size, digest = HEAD.unpack(data[: HEAD.size])
+    if size != len(data) or length > min(size - HEAD.size, MAX_DOCUMENT):
+        raise FormatError(f"it has {len(data)} bytes, and its head says {size} with a description of {length}")
+    if _digest(data, HEAD.size).digest() != digest:
+        raise FormatError("its SHA-256 is another than that of its content")
+    return parse(data[HEAD.size : HEAD.size + length]), rounded(HEAD.size + length)
+
+
+def check_place(begin: int, nbytes: int, room: int) -> None:
+    """Raise `FormatError` for a constant out of its place."""
+    if begin % BEGIN or begin + nbytes > room:
+        raise FormatError(f"a constant lies at {begin} to {begin + nbytes}, and there are {room} bytes")
+
+
+def check_file_names(names: Iterable[str]) -> None:
+    """Raise `FormatError` for a file out of the folder."""
+    for name in names:
+        if os.path.basename(name) != name or name in ("", ".", ".."):
+            raise FormatError(f"{name!r} is no name of a file beside it")
+
+
+def other_version(package: str) -> str:
+    """Return the words for a network compiled by another version of this package; empty if not."""
+    return "" if package == VERSION else f"it was compiled by foreshape {package[:80]}, and this is {VERSION}"
+
+
+def changed_source(folder: str, sources: Iterable[SourceFile]) -> str:
+    """Return the words for a changed file of the network itself; empty if none."""
+    for name, digest in sources:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and digest_of(path) != digest:
+            return f"{name} has changed since"
+    return ""
+
+
+def write_compiled(target: str, description: bytes, places: Sequence[tuple[int, int]], parts: Iterable[Any]) -> None:
+    """Write a file.
+
+    Args:
+        description: in JSON.
+        places: the begin of each part, behind the description, and its bytes.
+        parts: the bytes themselves.
+    """
+    begin = rounded(HEAD.size + len(description))
+    size = begin + (sum(places[-1]) if places else 0)
+    digest = hashlib.sha256()
+    with replacing(target) as file:
+        file.write(bytes(HEAD.size))
+
+        def put(data: Any) -> None:
+            digest.update(data)
+            file.write(data)
+
+        put(description.ljust(begin - HEAD.size, b"\0"))
+        position = 0
+        for (place, nbytes), data in zip(places, parts, strict=True):
+            put(bytes(place - position))
+            put(data)
+            position = place + nbytes
+        file.seek(0)
+        file.write(HEAD.pack(MAGIC, len(description), size, digest.digest()))
 
 
 class CompiledFile:
@@ -109,7 +191,7 @@ class CompiledFile:
         model, params: the paths of its program and parameters; the files may be missing.
 
     Raises:
-        FormatError: it cannot be read, or is not as it was written.
+        FormatError: it cannot be read, or is not as it was written. SchemaError: it is an encoder of texts.
     """
 
     @border("the compiled network cannot be read", FormatError)
@@ -125,23 +207,13 @@ class CompiledFile:
         self.params = None if self.description.params is None else os.path.join(folder, self.description.params)
 
     def _described(self, data: Any) -> Description:
-        if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
-            raise FormatError("it does not begin as one")
-        _, length, size, digest = HEAD.unpack(data[: HEAD.size])
-        if size != len(data) or length > min(size - HEAD.size, MAX_DOCUMENT):
-            raise FormatError(f"it has {len(data)} bytes, and its head says {size} with a description of {length}")
-        if hashlib.sha256(memoryview(data)[HEAD.size :]).digest() != digest:
-            raise FormatError("its SHA-256 is another than that of its content")
-        content = of_format(parse(data[HEAD.size : HEAD.size + length]), FORMAT, "a compiled network", "; compile it again")
-        out = _description("it", content)
-        self._begin = _rounded(HEAD.size + length)
-        room = len(data) - self._begin
+        content, self._begin = content_of(data)
+        if isinstance(content, dict) and content.get("format") == TEXTS:  # pyright: ignore[reportUnknownMemberType]
+            raise SchemaError(f"{self.path} is a compiled encoder of texts: fs.Embedder opens it, and foreshape embed and serve")
+        out = _description("it", of_format(content, FORMAT, "a compiled network", "; compile it again"))
         for begin, nbytes in out.constants:
-            if begin % BEGIN or begin + nbytes > room:
-                raise FormatError(f"a constant lies at {begin} to {begin + nbytes}, and there are {room} bytes")
-        for name in (*(s.name for s in out.sources), *([] if out.params is None else [out.params])):
-            if os.path.basename(name) != name or name in ("", ".", ".."):
-                raise FormatError(f"{name!r} is no name of a file beside it")
+            check_place(begin, nbytes, len(data) - self._begin)
+        check_file_names((*(s.name for s in out.sources), *([] if out.params is None else [out.params])))
         if len(out.sizes) != len(out.fetched):
             raise FormatError("it has other results than sizes")
         for compiled, fetched in zip(out.sizes, out.fetched, strict=True):
@@ -159,21 +231,17 @@ class CompiledFile:
     def misfit(self) -> str:
         """Return why the network must be compiled again: for this package, library or machine, or because its files changed; empty where it fits."""
         description, onednn = self.description, library()
-        if description.package != VERSION:
-            return f"it was compiled by foreshape {description.package[:80]}, and this is {VERSION}"
+        if words := other_version(description.package):
+            return words
         if onednn is None:
             return "oneDNN's library is not there (pip install 'foreshape[inference]')"
         if (identity := onednn.identity()) != description.onednn:
             return f"it was compiled for oneDNN {description.onednn[:80]}, and here is {identity}"
-        folder = os.path.dirname(self.path)
-        for name, digest in description.sources:
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and digest_of(path) != digest:
-                return f"{name} has changed since"
-        return ""
+        return changed_source(os.path.dirname(self.path), description.sources)
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
+    """Return the first place for a constant behind so many bytes."""
     return -(-size // BEGIN) * BEGIN
 
 

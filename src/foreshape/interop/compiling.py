@@ -18,12 +18,16 @@ from foreshape.core.spec import FP32
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.version import VERSION
 from foreshape.errors import ExecutionError, SchemaError, border
-from foreshape.interop.compiled_file import BEGIN, ENDING, FORMAT, HEAD, MAGIC, CompiledFile, CompiledModel, digest_of
+from foreshape.interop.compiled_file import ENDING, FORMAT, CompiledFile, CompiledModel, SourceFile, digest_of, rounded, write_compiled
+from foreshape.interop.compiled_texts import CompiledTexts, write_texts
 from foreshape.interop.inference import load_inference_model, parameters_of
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.program_files import find_program, holds_onnx
+from foreshape.interop.ragged_model import Ragged, unpad_settings
+from foreshape.interop.row_program import StepsUnknown
+from foreshape.interop.row_runner import RowRunner
+from foreshape.interop.unpadding import open_unpadded
 from foreshape.language.program.dropping import for_step
-from foreshape.language.wire import replacing
 from foreshape.machine.kernels import written_chain
 from foreshape.machine.kernels.call_record import StepName, Subscript
 from foreshape.machine.kernels.onednn_chain import Series
@@ -55,11 +59,15 @@ def compile_model(
     out: str | os.PathLike[str] | None = None,
     params: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    ragged: Ragged | None = None,
 ) -> Compiled:
     """Write a network to one file, read, inferred, fused, and packed for oneDNN's kernels on this machine.
 
     `Predictor` and ``foreshape run`` open the file as a network. They run it without torch for these sizes. For other sizes, on another machine and after a
     change of the network's files they open the network itself, beside it.
+
+    With ``ragged`` the network is an encoder of padded texts, proved to need no padding. `Embedder` opens the file without the proof and without
+    torch, for texts of any length and on any machine.
 
     Args:
         path: as for `load_inference_model`.
@@ -67,15 +75,21 @@ def compile_model(
         out: the file; by default the network's name with the ending ``.compiled``, beside it.
         params: the path of the parameter file, if named otherwise.
         threads: of its kernels; by default as `Executor` chooses.
+        ragged: of an ``.onnx`` of padded texts: the name of its mask, or the arguments of `unpad`. It has no ``shapes``, ``params`` or ``threads``.
 
     Raises:
         FormatError: the network cannot be read, or the file not written. SchemaError: an input without a size, or of another element type than fp32.
         ExecutionError: oneDNN's library is not installed, or has no kernel for a part of the network; the message names the part.
+        UnpadError: with ``ragged``: a masked row reaches a text's own rows or results, or may: with the op.
     """
     onednn = library()
     if onednn is None:
         raise ExecutionError("a network is compiled for oneDNN's own library, which is not there: pip install 'foreshape[inference]'")
     program, default = find_program(path)
+    if ragged is not None:
+        if params is not None or threads is not None or [*shapes]:
+            raise SchemaError("an encoder of texts is compiled for texts of any length, with any number of threads: no shapes, params or threads with ragged")
+        return _compile_texts(program, unpad_settings(ragged), os.path.splitext(program)[0] + ENDING if out is None else os.fspath(out))
     params_path: str | None = None if params is None else os.fspath(params)
     model = load_inference_model(path, None, Scope(), params_path)
     all_shapes: list[Mapping[str, Sequence[int]]] = [*shapes] or [{}]
@@ -93,7 +107,7 @@ def compile_model(
         "format": FORMAT,
         "package": VERSION,
         "onednn": onednn.identity(),
-        "sources": [[os.path.basename(p), digest_of(p)] for p in files],
+        "sources": _digests(files),
         "params": None if params_path is None else os.path.basename(params_path),
         "inputs": model.feeds,
         "outputs": [v.name for v in model.fetches],
@@ -103,32 +117,59 @@ def compile_model(
         "fetched": fetched,
     }
     target = os.fspath(out) if out is not None else os.path.splitext(program)[0] + ENDING
-    _write(target, json.dumps(description, separators=(",", ":")).encode(), constants)
+    write_compiled(target, json.dumps(description, separators=(",", ":")).encode(), constants.places, map(_bytes, constants.tensors))
     difference = max(_difference(model, target, size) for size in sizes)
     return Compiled(target, os.path.getsize(target), [len(s["primitives"]) for s in sizes], difference)
 
 
+def _compile_texts(program: str, settings: Mapping[str, Any], target: str) -> Compiled:
+    """Compile an encoder of texts, and compare its results for two short texts."""
+    import numpy
+
+    opened = open_unpadded(program, **settings)
+    names = [v.name for v in opened.fetches]
+    try:
+        itself = RowRunner(opened.program, names, opened.arrays)
+    except StepsUnknown as error:
+        raise ExecutionError(f"an encoder of texts is compiled if all of it runs without torch; {error}") from error
+    write_texts(target, opened, settings, _digests([program, *_external_files(program)]))
+    written = CompiledTexts(target).open()
+    compiled = RowRunner(written.program, names, written.arrays)
+    specs = {name: opened.program.global_block.var(name).spec for name in itself.feeds}
+    feed: dict[str, Any] = {name: numpy.zeros([5, *map(int, spec.known_dims[1:])], spec.known_dtype.numpy_name) for name, spec in specs.items()}
+    difference = _largest(compiled.run(feed, [0, 2, 5]), itself.run(feed, [0, 2, 5]))
+    return Compiled(target, os.path.getsize(target), [], difference)
+
+
+def _digests(files: Iterable[str]) -> list[SourceFile]:
+    return [SourceFile(os.path.basename(p), digest_of(p)) for p in files]
+
+
 def _sources(program: str, params: str, model: InferenceModel) -> list[str]:
     """Return the paths of a network's files, its program first."""
-    folder = os.path.dirname(program)
     out = [program]
     if os.path.isdir(params):
         out += [os.path.join(params, name) for name in parameters_of(model.program)]
     elif os.path.isfile(params):
         out.append(params)
     if holds_onnx(program):
-        from foreshape.language.wire.onnx_model import read_model
-
-        records = read_model(program).graph.initializers.values()
-        out += [os.path.join(folder, name) for name in sorted({t.external.get("location", "") for t in records if t.external is not None})]
+        out += _external_files(program)
     return [p for p in dict.fromkeys(out) if os.path.isfile(p)]
+
+
+def _external_files(program: str) -> list[str]:
+    """Return the paths of the files beside an ``.onnx`` with its parameters."""
+    from foreshape.language.wire.onnx_model import read_model
+
+    names = sorted({t.external.get("location", "") for t in read_model(program).graph.initializers.values() if t.external is not None})
+    return [path for name in names if os.path.isfile(path := os.path.join(os.path.dirname(program), name))]
 
 
 class _Constants:
     """The constants of all sizes, each once."""
 
     def __init__(self) -> None:
-        self.places: list[list[int]] = []
+        self.places: list[tuple[int, int]] = []
         self.tensors: list[Tensor] = []
         self._end = 0
         self._known: dict[bytes, int] = {}
@@ -145,9 +186,9 @@ class _Constants:
         index = self._known.get(key)
         if index is None:
             index = self._known[key] = len(self.places)
-            self.places.append([self._end, data.nbytes])
+            self.places.append((self._end, data.nbytes))
             self.tensors.append(tensor)
-            self._end += -(-data.nbytes // BEGIN) * BEGIN
+            self._end += rounded(data.nbytes)
         return index
 
 
@@ -155,28 +196,6 @@ def _bytes(tensor: Tensor) -> Any:
     """Return the bytes of a tensor as they lie in memory."""
     flat = tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)
     return flat.reshape(-1).view(torch.uint8).numpy()
-
-
-def _write(target: str, description: bytes, constants: _Constants) -> None:
-    """Write the file."""
-    begin = -(-(HEAD.size + len(description)) // BEGIN) * BEGIN
-    size = begin + (constants.places[-1][0] + constants.places[-1][1] if constants.places else 0)
-    digest = hashlib.sha256()
-    with replacing(target) as file:
-        file.write(bytes(HEAD.size))
-
-        def put(data: Any) -> None:
-            digest.update(data)
-            file.write(data)
-
-        put(description.ljust(begin - HEAD.size, b"\0"))
-        position = 0
-        for (place, nbytes), tensor in zip(constants.places, constants.tensors, strict=True):
-            put(bytes(place - position))
-            put(_bytes(tensor))
-            position = place + nbytes
-        file.seek(0)
-        file.write(HEAD.pack(MAGIC, len(description), size, digest.digest()))
 
 
 def _size(
@@ -188,7 +207,7 @@ def _size(
         spec = fixed.program.global_block.var(name).spec
         if spec.dtype is not FP32 or spec.lod is not None:
             is_text = spec.lod is not None or (spec.dtype is not None and spec.dtype.is_integer)
-            texts = "; an encoder of texts needs no such file: fs.Embedder opens it, mostly without torch" if is_text else ""
+            texts = "; an encoder of padded texts with ragged=, or --ragged" if is_text else ""
             raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for dense inputs of fp32{texts}")
         if spec.dims is None or not all(isinstance(d, int) and d > 0 for d in spec.dims):
             raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for sizes: give it one, as {name}=1,3,48,192")
@@ -262,6 +281,13 @@ def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> fl
 
     results = CompiledModel(CompiledFile(path), stop).run(feed)
     references = InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True)).run(feed)
+    return _largest(results, references)
+
+
+def _largest(results: Mapping[str, Any], references: Mapping[str, Any]) -> float:
+    """Return the largest difference of arrays, by their largest element."""
+    import numpy
+
     out = 0.0
     for name, array in results.items():
         expected = references[name]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError
 from foreshape.interop.model import InferenceModel
 from foreshape.language.program import Op, Program
 from foreshape.runtime.engine import Scope
-from foreshape.transforms.unpad import UnpaddedProgram, unpad_program
+
+if TYPE_CHECKING:
+    from foreshape.transforms.unpad import UnpaddedProgram
 
 Ragged = str | Mapping[str, Any]
 """The name of the mask of padded texts, or the arguments of `unpad`."""
@@ -29,12 +31,17 @@ def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
     Raises:
         UnpadError, SchemaError: as `unpad`; an unknown argument.
     """
+    out = unpadded_model(model, **unpad_settings(ragged))
+    out.executor = model.executor
+    return out
+
+
+def unpad_settings(ragged: Ragged) -> dict[str, Any]:
+    """Return the arguments of `unpad`, with its defaults. Raises `SchemaError`: an argument unknown to it."""
     settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
     for name in settings.keys() - _RAGGED.keys():
         raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_RAGGED)}{did_you_mean(name, list(_RAGGED))}")
-    out = unpadded_model(model, **{**_RAGGED, **settings})
-    out.executor = model.executor
-    return out
+    return {**_RAGGED, **settings}
 
 
 def unpadded_model(model: InferenceModel, mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, row_scales: bool) -> InferenceModel:
@@ -55,6 +62,7 @@ def unpadded_program(
     scope: Scope,
 ) -> UnpaddedProgram:
     """Return a program on ragged rows, proved by the values in a scope."""
+    from foreshape.transforms.unpad import unpad_program  # not awaited by networks that need no proof
 
     def numbers(name: str) -> Any:
         return scope.get(name) if name in scope else None

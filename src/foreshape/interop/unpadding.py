@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from collections.abc import Sequence
+from typing import Literal, overload
 
 from foreshape.errors import FormatError, SchemaError
 from foreshape.interop.inference import columns, load_inference_model
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.program_files import open_program
+from foreshape.interop.ragged_file import FileArrays, RaggedFile, ragged_file
 from foreshape.interop.ragged_model import Side, node_words, unpadded_model, unpadded_program
 from foreshape.language.program import Program, Variable
 from foreshape.language.program.inputs import inputs_of
@@ -91,61 +91,19 @@ def unpad(
     return unpadded_model(model, mask, side, masked, pad_id, row_scales)
 
 
-class FileArrays(Mapping[str, Any]):
-    """The parameters in the file of a network by name, as numpy's arrays, without torch."""
-
-    def __init__(self, parameters: OnnxParameters) -> None:
-        self._parameters, self._names = parameters, parameters.names()
-
-    def __getitem__(self, name: str) -> Any:
-        array = self._parameters.array(name) if name in self else None
-        if array is None:
-            raise KeyError(name)
-        return array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def forget_pages(self) -> None:
-        """Give the file's pages in memory back to the system; pages read again come from the file."""
-        for name in self._names:
-            base = self._parameters.array(name)
-            while getattr(base, "base", None) is not None:
-                base = base.base
-            data = base.obj if isinstance(base, memoryview) else base
-            if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-                data.madvise(mmap.MADV_DONTNEED)
-                return
-
-
-class RaggedFile(NamedTuple):
-    """The network of a file of padded texts on ragged rows, opened without torch.
-
-    Attributes:
-        network: the program, its feeds and its results.
-        arrays: its parameters.
-        scope: makes a scope with them, with torch.
-    """
-
-    network: UnpaddedProgram
-    arrays: FileArrays
-    scope: Callable[[], Scope]
-
-
 def open_unpadded(
-    path: str | os.PathLike[str], mask: str | None = "attention_mask", pad_id: int | None = None, side: Side = "right", masked: Literal[0, 1] = 0
+    path: str | os.PathLike[str],
+    mask: str | None = "attention_mask",
+    pad_id: int | None = None,
+    side: Side = "right",
+    masked: Literal[0, 1] = 0,
+    row_scales: bool = False,
 ) -> RaggedFile:
     """Open an ``.onnx`` of padded texts on ragged rows; its weights stay in the file, and torch is not needed.
 
     Args:
         path: of the file.
-        mask, pad_id, side, masked: as for `unpad`.
+        mask, pad_id, side, masked, row_scales: as for `unpad`.
 
     Raises:
         UnpadError, SchemaError: as `unpad`. FormatError: the file cannot be read, or its parameters are in other files than an ``.onnx`` has.
@@ -156,11 +114,6 @@ def open_unpadded(
     program.refresh()
     arrays = FileArrays(parameters)
     feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
-    network = unpad_program(program, feeds, fetches, mask, arrays.get, side=side, masked=masked, pad_id=pad_id, source=node_words)
+    network = unpad_program(program, feeds, fetches, mask, arrays.get, side=side, masked=masked, pad_id=pad_id, row_scales=row_scales, source=node_words)
 
-    def scope() -> Scope:
-        out = Scope()
-        parameters.put_into(out)
-        return out
-
-    return RaggedFile(network, arrays, scope)
+    return ragged_file(network.program, network.feeds, network.fetches, parameters)

@@ -89,16 +89,19 @@ def _run_compiled(path: Path, feeds: Mapping[str, str], fetch: Sequence[str] | N
     _write(out, selected, [results[model.asked.get(name, name)] for name in selected])
 
 
-def print_compiled(model: Path, params: Path | None, shapes: Sequence[str] | None, out: Path | None, threads: int | None) -> None:
+def print_compiled(
+    model: Path, params: Path | None, shapes: Sequence[str] | None, out: Path | None, threads: int | None, ragged: Mapping[str, Any] | None
+) -> None:
     """Compile a network, and print the file and its size."""
     from foreshape.compiler.memory import byte_text
     from foreshape.interop.compiling import compile_model
 
-    compiled = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads)
+    compiled = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads, ragged=ragged)
     equal = compiled.difference == 0.0
     how = "its results are equal to the network's, bit for bit" if equal else f"its results differ from the network's by {compiled.difference:.1g} at most"
+    parts = f"{' and '.join(map(str, compiled.kernels))} kernels" if ragged is None else "texts without padding"
     with printing():
-        print_plain(f"{compiled.path}: {byte_text(compiled.nbytes)}, {' and '.join(map(str, compiled.kernels))} kernels; {how}")
+        print_plain(f"{compiled.path}: {byte_text(compiled.nbytes)}, {parts}; {how}")
 
 
 def _sizes(shapes: Sequence[str] | None) -> list[dict[str, list[int]]]:

@@ -294,13 +294,29 @@ def compile_network(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write. Default: MODEL.compiled beside the network.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="The number of threads of the kernels. Default: as many as are faster.")] = None,
+    ragged: Ragged = False,
+    mask: Mask = None,
+    pad_id: PadId = None,
+    side: Side = None,
+    masked: Masked = None,
+    row_scales: RowScales = False,
 ) -> None:
     """Write a network to one file, after it is read, inferred, fused and packed for this machine. foreshape run and fs.Predictor open this file as they
-    open a network, and answer at once. On another machine, or for other sizes, they open the network itself."""
-    from foreshape.apps.cli.answers import print_compiled
+    open a network, and answer at once. On another machine, or for other sizes, they open the network itself.
 
+    With --ragged the network is an .onnx of padded texts. foreshape embed, foreshape serve and fs.Embedder open the file, on any machine and for texts of
+    any length.
+    """
+    from foreshape.apps.cli.answers import print_compiled
+    from foreshape.apps.cli.command_options import refuse
+    from foreshape.apps.cli.ragged_networks import ragged_settings
+
+    settings = ragged_settings(ragged, mask, pad_id, side, masked, row_scales)
+    for option, value in (("--params", params), ("--shape", shapes), ("--threads", threads)):
+        if settings is not None and value:
+            refuse(option, "a network of fixed sizes", "--ragged takes texts of any length")
     with plain_errors():
-        print_compiled(model, params, shapes, out, threads)
+        print_compiled(model, params, shapes, out, threads, settings)
 
 
 app.command(short_help="Serve saved networks over HTTP.")(serve)

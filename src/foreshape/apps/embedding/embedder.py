@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple, cast
 from foreshape.apps.embedding.memory_bound import MemoryBound, TextMemoryError
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
 from foreshape.apps.embedding.text_batches import Limits, batch_limits, batches, windows
-from foreshape.apps.embedding.text_network import open_encoder, open_onnx
+from foreshape.apps.embedding.text_network import open_encoder, open_file
 from foreshape.apps.embedding.tokenization import TextTokenizer, Token, Tokenized, cut_bytes, length_of
 from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
 from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
+from foreshape.interop.compiled_file import is_compiled
 from foreshape.language.program import Program, Variable
 
 _SHARE = 32
@@ -56,7 +57,7 @@ class Embedder:
         >>> model.similarity(vectors, vectors)                    # [2, 2]
 
     Args:
-        path: the folder, or the ``.onnx`` file.
+        path: the folder, or the ``.onnx`` file, or the file of `compile_model`.
         memory: the most bytes of the process beyond its bytes before the opening, as a number or as "512MiB": libraries and modules, tokenizer, weights,
             kernels and batches. Your texts and vectors do not count. Without it, batches have about 1,024 words.
         threads: as for `Executor`.
@@ -80,8 +81,8 @@ class Embedder:
             self._open(place, threads)
 
     def _open(self, place: Path, threads: int | None) -> None:
-        if place.suffix == ".onnx":
-            self._settings, self._network = _beside(place), open_onnx(place, threads)
+        if place.suffix == ".onnx" or is_compiled(place):
+            self._settings, self._network = _beside(place), open_file(place, threads)
         else:
             self._settings = read_folder(place)
             self._network, _ = open_encoder(self._settings.network, self._settings.head, threads)
@@ -470,7 +471,7 @@ def _with(prompt: str, texts: Sequence[str]) -> Sequence[str]:
 
 
 def _beside(file: Path) -> ModelFolder:
-    """Return the settings beside an ``.onnx`` file, or in the folder above."""
+    """Return the settings beside a file of a network, or in the folder above."""
     folder = next((f for f in (file.parent, file.parent.parent) if any((f / n).is_file() for n in ("modules.json", *TOKENIZER_FILES))), file.parent)
     return read_folder(folder)
 

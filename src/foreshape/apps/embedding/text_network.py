@@ -20,10 +20,12 @@ from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.compiled_file import is_compiled
+from foreshape.interop.compiled_texts import open_compiled_texts
 from foreshape.interop.mapped_weights import MappedWeights
+from foreshape.interop.ragged_file import FileArrays
 from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner
-from foreshape.interop.unpadding import FileArrays, open_unpadded
 from foreshape.language.program import Program, Variable, program_guard
 from foreshape.machine.kernels.kept_kernels import forget_kernels, kernels_of_a_size
 from foreshape.machine.kernels.onednn_library import library
@@ -370,16 +372,21 @@ def _weight(weights: Mapping[str, Any], base: str, name: str) -> Any:
     return next((weights[n] for n in names if n in weights), None)
 
 
-def open_onnx(path: str | os.PathLike[str], threads: int | None = None) -> TextNetwork:
-    """Return the network of an ``.onnx`` file of padded texts, over ragged rows.
+def open_file(path: str | os.PathLike[str], threads: int | None = None) -> TextNetwork:
+    """Return the network of a compiled file, or of an ``.onnx`` file of padded texts, over ragged rows.
 
     Raises:
-        SchemaError: padding may reach a result, or other inputs and results.
+        SchemaError: padding may reach a result, or other inputs and results. FormatError: the compiled file is damaged.
     """
-    opened = open_unpadded(path)
-    block = opened.network.program.global_block
-    inputs = {name: block.var(name) for name in opened.network.feeds}
-    fetched = opened.network.fetches
+    if is_compiled(path):
+        opened = open_compiled_texts(path)
+    else:
+        from foreshape.interop.unpadding import open_unpadded  # the proof and ONNX, not awaited by other files
+
+        opened = open_unpadded(path)
+    block = opened.program.global_block
+    inputs = {name: block.var(name) for name in opened.feeds}
+    fetched = opened.fetches
     rows = next((v for v in fetched if v.spec.lod is not None and v.spec.rank == 2), None)
     result = next((v for v in fetched if v.spec.lod is None and v.spec.rank == 2), None)
     return TextNetwork(inputs, rows, result, opened.scope, positions=None, threads=threads, arrays=opened.arrays)

@@ -25,6 +25,7 @@ from foreshape.apps.serving.trouble import client_words
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, MemoryPlanError, SchemaError
 from foreshape.interop.batch_layout import Part
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
+from foreshape.interop.compiled_file import TEXTS, is_compiled
 from foreshape.interop.results import Results
 from foreshape.runtime.report import report_page
 
@@ -48,8 +49,8 @@ class Embedders:
         self._networks, self._threads = networks, threads
 
     def finds(self, path: str) -> bool:
-        """Tell whether there is a folder of an embedder or a reranker, or an ``.onnx`` file with a tokenizer."""
-        if path.endswith(".onnx"):
+        """Tell whether there is a folder of an embedder or a reranker, or an ``.onnx`` or compiled file with a tokenizer."""
+        if path.endswith(".onnx") or is_compiled(path, TEXTS):
             folder = Path(path).absolute().parent
             return os.path.isfile(path) and any((place / name).is_file() for place in (folder, folder.parent) for name in TOKENIZER_FILES)
         return os.path.isdir(path) and self.fills(path)
