@@ -222,3 +222,14 @@ def test_words_of_bytes_and_their_merges_are_a_tokenizer(tmp_path: Path) -> None
     (folder / "merges.txt").write_text("#version: 0.2\na b\nĠ a\n")
     model = fs.Embedder(folder)
     assert [list(t.ids) for t in model._words(["ab a", "b<s>"])] == [[0, 6, 8, 2], [0, 5, 0, 2]]
+
+
+@pytest.mark.parametrize("texts", [[("a", "b")], {"a": 1}.items(), [1]])
+def test_what_is_no_text_is_refused_where_vectors_are_asked(texts, tmp_path):
+    model = fs.Embedder(write_model(tmp_path, {"pooling_mode": "mean"}))
+    with pytest.raises(fs.errors.FeedError, match="a text must be a str"):
+        model.encode(texts)
+    with pytest.raises(fs.errors.SchemaError, match="dims must be from 1"):
+        model.encode("a", dims="3")
+    with pytest.raises(fs.errors.SchemaError, match="threads must be a whole number"):
+        fs.Embedder(tmp_path, threads="2")

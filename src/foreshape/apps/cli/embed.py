@@ -32,7 +32,7 @@ def embed(
     prompt_name: Annotated[str | None, typer.Option("--prompt-name", metavar="NAME", help="The model's prompt before each text, as document.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Make each vector as long as 1.")] = False,
     dims: Annotated[int | None, typer.Option("--dims", metavar="N", help="The first N columns alone.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="The threads of a kernel.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, metavar="N", help="The threads of a kernel.")] = None,
 ) -> None:
     """Embed texts: write the vector of each text of a file. After a kill, the same command goes on where it stopped."""
     with plain_errors():

@@ -74,6 +74,8 @@ class Embedder:
 
     @border("the model cannot be read", SchemaError)
     def __init__(self, path: str | os.PathLike[str], memory: int | str | None = None, threads: int | None = None) -> None:
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError.must("threads", "a whole number of at least 1", threads)
         place = Path(path)
         self.bound = None if memory is None else MemoryBound(bytes_of(memory))
         """The bound of memory, or None."""
@@ -206,7 +208,7 @@ class Embedder:
         prefix = self._prompt(prompt_name, prompt)
         skipped = self._tokenize.prompt_length(prefix) if prefix and not self._settings.include_prompt else 0
         variable = self._vector(bool(skipped))
-        if dims is not None and not 1 <= dims <= self.width:
+        if dims is not None and (not isinstance(dims, int) or isinstance(dims, bool) or not 1 <= dims <= self.width):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError.must("dims", f"from 1 to the {self.width} columns of a vector", dims)
 
         def vectors(values: Any, lengths: Sequence[int]) -> Any:
@@ -215,6 +217,7 @@ class Embedder:
 
         first = 1
         for some in windows(texts):
+            _need_texts(some)
             yield from self._rows(variable, self._words(_with(prefix, some), first), vectors, skipped, first)
             first += len(some)
 
@@ -464,6 +467,13 @@ class Embedder:
     def __repr__(self) -> str:
         kind = f"{self.labels} scores of a pair" if self.labels is not None else "vectors"
         return f"Embedder({str(self.path)!r}, {kind}, texts of up to {self.max_length} words)"
+
+
+def _need_texts(texts: Sequence[Any]) -> None:
+    """Raise `FeedError` for anything else than a text, such as a pair."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise FeedError(f"a text must be a str; seen {type(text).__name__}")
 
 
 def _with(prompt: str, texts: Sequence[str]) -> Sequence[str]:
