@@ -37,9 +37,9 @@ def batch_limits(network: TextNetwork, variable: Variable, skipped: int) -> Limi
     if network.bound is None:
         return short
     share = network.bound.size // _SHARE
-    if network.nbytes_of_run(variable, rows, rows, rows, skipped) <= share:
+    if network.batch_nbytes(variable, rows, rows, rows, skipped) <= share:
         return short
-    return lambda count, total, width: short(count, total, width) and network.nbytes_of_run(variable, count, total, width, skipped) <= share
+    return lambda count, total, width: short(count, total, width) and network.batch_nbytes(variable, count, total, width, skipped) <= share
 
 
 def windows(texts: Iterable[Text]) -> Iterator[list[Text]]:

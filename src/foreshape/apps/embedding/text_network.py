@@ -177,7 +177,14 @@ class TextNetwork:
         runner = None if skipped else self._without_torch(variable)
         if runner is not None:
             pages = _AROUND * rows * len(runner.feeds)  # of tables in files
-            return runner.nbytes_of_run(texts, rows, longest, [variable.name]) + min(pages, self._weights)
+            return self.batch_nbytes(variable, texts, rows, longest, skipped) + min(pages, self._weights)
+        return self.batch_nbytes(variable, texts, rows, longest, skipped)
+
+    def batch_nbytes(self, variable: Variable, texts: int, rows: int, longest: int, skipped: int = 0) -> int:
+        """Return the bytes of `nbytes_of_run` without pages of tables: any batch may touch all of those, and they can go at any time."""
+        runner = None if skipped else self._without_torch(variable)
+        if runner is not None:
+            return runner.nbytes_of_run(texts, rows, longest, [variable.name])
         plan = self.plan(variable)
         sizes = {str(name): texts if str(name) in ("batch", "texts") else longest if str(name).endswith("longest") else rows for name in plan.symbols}
         return int(plan.lower_bound(**sizes)) + kernels_of_a_size() * KERNEL
