@@ -55,6 +55,7 @@ def test_a_vocabulary_without_a_form_here_is_refused_with_the_way_to_tokenizer_j
     [
         ("BertTokenizer", lambda f: (f / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\na\n"), ["vocab.txt must have the word [SEP]"]),
         ("BertTokenizer", lambda f: (f / "vocab.txt").write_bytes(b"\xff\n"), ["vocab.txt cannot be read"]),
+        ("BertTokenizer", lambda f: (f / "config.json").write_text('{"model_type": "bert", "vocab_size": 30522}'), ["30,522: the file seems to be cut"]),
         ("BertTokenizer", lambda f: (f / "vocab.txt").unlink(), ["has no tokenizer: tokenizer.json, or vocab.txt is missing"]),
         ("RobertaTokenizer", lambda f: (f / "merges.txt").unlink(), ["vocab.json with merges.txt is missing"]),
         ("RobertaTokenizer", lambda f: (f / "vocab.json").write_text("[]"), ["vocab.json cannot be read"]),

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, cast
 from foreshape.apps.generation.transformers_models import json_object
 from foreshape.errors import FormatError, SchemaError
 
+_UNUSED, _UNUSED_SHARE = 1024, 64
+"""So many rows of a network's table of words, or such a part of them, may have no word: sizes are rounded up."""
 _ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _QWEN_WORDS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PIECES: Final = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
@@ -67,6 +69,9 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> Any:
     tokenizer.add_tokens([word for word in (*words, *added) if tokenizer.token_to_id(word.content) is not None])
     _add_words(tokenizer, folder, settings)
     _put_special_words(tokenizer, kind, special, settings)
+    size: Any = _optional(folder / "config.json").get("vocab_size")
+    if isinstance(size, int) and size - tokenizer.get_vocab_size() > max(_UNUSED, size // _UNUSED_SHARE):
+        raise FormatError(f"{files[0]} has {tokenizer.get_vocab_size():,} words, and the network in config.json {size:,}: the file seems to be cut")
     return tokenizer
 
 

@@ -357,14 +357,14 @@ class _Leader(_Rank):
         """Wait until the client has its results, or is gone, and forget the job."""
         client = self.client
         assert client is not None
-        taken = None
+        receipt = None
         try:
             watch = HeartbeatMonitor(client, keys.client_lives)
-            taken = until(lambda: word(client, keys.taken), self.settings.wait, lambda: alive(watch, "the client", 5.0))
+            receipt = until(lambda: word(client, keys.taken), self.settings.wait, lambda: alive(watch, "the client", 5.0))
             for key in (keys.job, keys.replies, keys.result, keys.values):
                 drop(client, key)
         except ExecutionError as error:
-            if taken is None:  # one that has all its results and holds the store itself ends with it
+            if receipt is None:  # one that has all its results and holds the store itself ends with it
                 self.say(str(error))
 
 

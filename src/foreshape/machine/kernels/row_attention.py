@@ -101,7 +101,7 @@ class RowAttention:
             operands = Memory((group, queries, size), (size, q_stride, 1)), Memory((group, size, keys), (size, 1, k_stride))
             record = Primitive("product", (*operands, None, scores, After(None, (), ((SOURCE, 0),))), worker.threads)
             scale = self._scale or 1 / sqrt(size)
-            products = store.add(key, record, names, constants={STEP_OF | SOURCE: store.library.number(scale)})
+            products = store.add(key, record, names, constants={STEP_OF | SOURCE: store.onednn.number(scale)})
         key = "softmax", sizes[:3], worker.threads
         softmax = store.kernel(key) or store.add(key, Primitive("softmax", (scores, 2, NOTHING_AFTER), worker.threads), (SOURCE, RESULT))
         key = "sums", sizes[:4], v_stride, out_stride, worker.threads

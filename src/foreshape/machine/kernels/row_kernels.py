@@ -167,7 +167,7 @@ class KernelStore:
     """
 
     def __init__(self, library: Library, limit: int = KERNELS) -> None:
-        self.library, self._limit = library, limit
+        self.onednn, self._limit = library, limit
         self._kernels: OrderedDict[Hashable, RowKernel] = OrderedDict()
         self._layouts: dict[tuple[int, ...], Handle] = {}
         self._forms: dict[Hashable, ProductForm] = {}
@@ -192,7 +192,7 @@ class KernelStore:
         with self._lock:
             kernel = self._kernels.get(key)
             if kernel is None:
-                kernel = RowKernel(self.library, record, names, weights, constants)
+                kernel = RowKernel(self.onednn, record, names, weights, constants)
                 self.nbytes += kernel.nbytes
                 while self.nbytes > self._limit and self._kernels:
                     self.nbytes -= self._kernels.popitem(last=False)[1].nbytes
@@ -209,7 +209,7 @@ class KernelStore:
         """Return the form of products ``[rows, k]`` by ``[k, n]`` and their followers."""
         key = k, n, adds, functions
         if key not in self._forms:
-            library = self.library
+            library = self.onednn
             description, convolves = library.described(product_record(BLOCK, k, n, adds, functions, None, 1)), False
             if library.implementation(description).startswith("gemm"):  # it orders the weight anew in each call
                 with suppress(Unimplemented):
@@ -286,7 +286,7 @@ class RowProduct:
 
         self._store, self._adds, self._functions = store, adds, functions
         self.k, self.n = weight.shape
-        library = store.library
+        library = store.onednn
         self._form = store.form(self.k, self.n, adds, functions)
         strides = [s // weight.itemsize for s in weight.strides]
         plain = weight if weight.dtype == numpy.float32 and sorted(strides) in ([1, self.k], [1, self.n]) else numpy.ascontiguousarray(weight, numpy.float32)

@@ -280,8 +280,8 @@ def _flattened(packer: Packer, op: Op, name: str) -> Variable:
 
 def _bytes_product(packer: Packer, op: Op, name: str) -> Variable:
     assert op.operator is not None
-    source, *others = (o.name for o in op.operator.schema.operands)
-    inputs = {s: [packer.alone(str(op.input(s)), True)] for s in others if op.input(s)}
+    source, *parameters = (o.name for o in op.operator.schema.operands)
+    inputs = {s: [packer.alone(str(op.input(s)), True)] for s in parameters if op.input(s)}
     columns = packer.columns(packer.proof.value(op.operand(0)).axes)
     product = packer.append(op, {source: [packer.shaped(packer.rows(op.operand(0)), columns)], **inputs}, op.attributes.values)[0][1]
     return packer.shaped(product, packer.columns(packer.proof.value(name).axes))

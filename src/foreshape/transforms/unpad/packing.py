@@ -528,8 +528,8 @@ class Packer:
         """Return "FIRST" or "LAST" for an op picking this row of each text."""
         computed = op.operator.computes() if op.operator is not None else None
         if isinstance(computed, (c.Slicing, c.SteppedSlicing)):
-            (axis, begin, *_), *others = computed.cuts
-            if axis != x.time_places[0][0] or others or op.input("StartsTensor") or op.inputs.get("StartsTensorList"):
+            (axis, begin, *_), *further_cuts = computed.cuts
+            if axis != x.time_places[0][0] or further_cuts or op.input("StartsTensor") or op.inputs.get("StartsTensorList"):
                 return ""
             return "FIRST" if begin == 0 else "LAST"
         index = self.proof.value(op.operand(1))

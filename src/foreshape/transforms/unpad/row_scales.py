@@ -132,11 +132,11 @@ class _RangeFormula:
 
     def _extreme(self, x: str, name: str, how: str) -> Op | None:
         """Return the op of the largest or smallest number of a whole ``x``, behind a comparison with 0."""
-        held = self.writer(name, c.ExtremeElements)
-        bound = held.computes(c.ExtremeElements) if held is not None else None
-        if held is None or bound is None or bound.how != how or not self._is_number(held.operand(1), 0.0):
+        limiting = self.writer(name, c.ExtremeElements)
+        bound = limiting.computes(c.ExtremeElements) if limiting is not None else None
+        if limiting is None or bound is None or bound.how != how or not self._is_number(limiting.operand(1), 0.0):
             return None
-        reduction = self.writer(held.operand(0), c.ExtremeReduction)
+        reduction = self.writer(limiting.operand(0), c.ExtremeReduction)
         computed = reduction.computes(c.ExtremeReduction) if reduction is not None else None
         is_whole = reduction is not None and computed is not None and computed.how == how and computed.axes is None and reduction.operand(0) == x
         return reduction if is_whole else None
