@@ -14,6 +14,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner, chunks_of
+from foreshape.machine.kernels import row_kernels
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.row_attention import rounded_length
 from foreshape.machine.kernels.row_kernels import BLOCK, KERNEL_BYTES, blocks_of, covered, rounded_rows
@@ -286,6 +287,24 @@ def test_kernels_are_bounded():
         assert runner.nbytes["kernels"] == runner.store.nbytes == KERNEL_BYTES * len(runner.store._kernels) <= 40 * KERNEL_BYTES
 
 
+def test_prepared_calls_follow_their_memory(monkeypatch):
+    monkeypatch.setattr(row_kernels, "CALLS", 30)
+    program, results, _, parameters = encoder(rotary=True)
+    runner, numbers = RowRunner(program, results, parameters, 2), np.random.default_rng(0)
+    lengths = [5, 5, 40, 5, 200, 5, 40, 1500, 5, 5, *numbers.integers(1, 300, 30).tolist()]  # memory grows, and goes back behind the longest
+    for step, length in enumerate(lengths):
+        if step % 11 == 10:
+            runner.store.forget()
+        if step == 15:
+            runner.rest()
+        ids, begins = fed([length])
+        ids = ids % (WORDS - 1 - step)  # other words each time: a call on old memory gives an old answer
+        fresh = RowRunner(program, results, parameters, 1).run({"input_ids": ids}, begins)
+        for name, array in runner.run({"input_ids": ids}, begins).items():
+            np.testing.assert_allclose(array, fresh[name], rtol=1e-5, atol=1e-5, err_msg=f"{name}, text {step} of {length} words")
+    assert all(0 < sum(map(len, worker.calls.values())) <= 30 for worker in runner._free)
+
+
 def test_memory_of_a_long_text_goes_back():
     program, results, _, parameters = encoder(rotary=True)
     runner = RowRunner(program, results, parameters, 1)
@@ -307,7 +326,7 @@ def test_chunks_hold_every_text_once():
     lengths = np.array([300, 5, 128, 64, 64, 1, 0, 0, 17, 40])
     alone, chunks = chunks_of(lengths, 2)
     assert sorted([*alone, *(text for chunk in chunks for text in chunk)]) == list(range(len(lengths)))
-    assert not alone and chunks_of(lengths[:4], 2)[0] == [0, 2, 3]  # each is more than half of itself and the shorter ones
+    assert not alone and chunks_of(lengths[:4], 2)[0] == [0, 2, 3, 1]  # each is more than half of itself and the shorter ones; the last one has no other beside
     assert all(sum(lengths[chunk]) <= BLOCK or len(chunk) == 1 for chunk in chunks)
 
 

@@ -8,8 +8,9 @@ small as a block; only what an attention or a pooling reads is there for all row
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapreplace
+from itertools import count
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,12 +20,12 @@ from foreshape.interop.row_program import CONSTANT, PADDED, ROWS, SIZES, TEXTS, 
 from foreshape.language.program import Program, Variable
 from foreshape.machine.kernels.onednn_library import Library, library
 from foreshape.machine.kernels.row_attention import rows_behind
-from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Worker, aligned, blocks_of, covered
+from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, RowKernel, Worker, aligned, blocks_of, covered, execute_all
 
 TOGETHER = 16
 """Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
-HELD = 2 << 20
-"""The bytes of memory kept by a worker at rest: enough for short texts."""
+HELD = 5 << 20
+"""The bytes of memory kept by a worker at rest: enough for short texts, and their prepared calls."""
 HELD_ROWS = 1024
 """A worker keeps its memory for so many rows; the memory of longer texts goes back."""
 
@@ -35,6 +36,7 @@ class _StepGroup(NamedTuple):
     Attributes:
         leaves: the values made here and read behind, or fetched.
         slots: of each value made within a block the number of its memory.
+        number: the number of the prepared calls; None where memory of other values than a worker's is read, or numpy computes.
     """
 
     space: str
@@ -42,6 +44,7 @@ class _StepGroup(NamedTuple):
     is_by_row: bool
     leaves: frozenset[int]
     slots: dict[int, int]
+    number: int | None
 
 
 class RowRunner:
@@ -80,6 +83,7 @@ class RowRunner:
             self._program = RowProgram(self.store, program, fetches, parameters, copying)
         self.feeds, self.fetches = [*self._program.feeds], [f if isinstance(f, str) else f.name for f in fetches]
         self._plans: dict[tuple[str, ...], _RunPlan] = {}
+        self._numbers = count()
         self._free: list[_RowWorker] = []
         self._lock = threading.Lock()
 
@@ -117,7 +121,7 @@ class RowRunner:
     def _plan(self, fetches: Sequence[str] | None) -> _RunPlan:
         names = tuple(self.fetches if fetches is None else fetches)
         if names not in self._plans:
-            self._plans[names] = _RunPlan(self._program, [self._program.fetches[self.fetches.index(name)] for name in names])
+            self._plans[names] = _RunPlan(self._program, self._numbers, [self._program.fetches[self.fetches.index(name)] for name in names])
         return self._plans[names]
 
     def run(self, feeds: Mapping[str, Array], begins: Sequence[int] | Array, fetches: Sequence[str] | None = None) -> dict[str, Array]:
@@ -196,7 +200,7 @@ class RowRunner:
         try:
             worker = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            worker = _RowWorker(self._library, self._program)
+            worker = _RowWorker(self.store, self._program)
         lengths = offsets[[t + 1 for t in texts]] - offsets[texts]
         begins = numpy.zeros(len(texts) + 1, numpy.int64)
         numpy.cumsum(lengths, out=begins[1:])
@@ -220,7 +224,7 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
     order = numpy.argsort(-lengths, kind="stable").tolist()
     rows = lengths.tolist()
     remaining, alone = sum(rows), list[int]()
-    while order and threads > 1 and rows[order[0]] >= TOGETHER and rows[order[0]] * threads > remaining:
+    while order and threads > 1 and (rows[order[0]] >= TOGETHER or len(order) == 1) and rows[order[0]] * threads > remaining:
         remaining -= rows[order[0]]
         alone.append(order.pop(0))
     chunks: list[list[int]] = [[] for _ in range(min(threads * max(-(-remaining // (threads * BLOCK)), 1), len(order)))]
@@ -235,8 +239,8 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
 class _RunPlan:
     """The parts computing some results, and the values of all rows unread behind each."""
 
-    def __init__(self, program: RowProgram, fetches: list[int]) -> None:
-        self.fetches, self.parts = fetches, _parts(program, fetches)
+    def __init__(self, program: RowProgram, numbers: Iterator[int], fetches: list[int]) -> None:
+        self.fetches, self.parts = fetches, _parts(program, numbers, fetches)
         self.last = [_last_reads(program, self.parts, fetches, index) for index in range(len(self.parts))]
         self._attentions = [step.compute for part in self.parts for step in part.steps if step.kind == "attention"]
         self._entry, self._block = _entry_bytes(program, self.parts, self.last), _block_bytes(program, self.parts)
@@ -263,8 +267,8 @@ class _Task(NamedTuple):
     results: list[Array]
 
 
-def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_StepGroup]:
-    """Return the steps behind some results, in parts."""
+def _parts(program: RowProgram, numbers: Iterator[int], fetches: Sequence[int]) -> list[_StepGroup]:
+    """Return the steps behind some results, in parts, with the next numbers of prepared calls."""
     groups: list[list[RowStep]] = []
     for step in program.steps_of(fetches):
         spaces = _space_of(program, step), step.is_by_row
@@ -278,7 +282,10 @@ def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_StepGroup]:
     for index, group in enumerate(groups):
         results = [v for step in group for v in step.results]
         leaves = frozenset(v for v in results if v in fetched or any(v in later for later in bases[index + 1 :]))
-        parts.append(_StepGroup(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves)))
+        known = {v for part in parts for v in part.leaves if program.values[v].element == "float32" and program.values[v].space in (ROWS, TEXTS)} | {*results}
+        prepared = all(step.kind in ("product", "norm", "function") for step in group) and bases[index] <= known
+        number = next(numbers) if prepared else None
+        parts.append(_StepGroup(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves), number))
     return parts
 
 
@@ -367,12 +374,12 @@ def _space_of(program: RowProgram, step: RowStep) -> str:
 class _RowWorker(Worker):
     """The memory of one thread, and the run of a chunk of texts in it."""
 
-    def __init__(self, onednn: Library, program: RowProgram) -> None:
-        super().__init__(onednn, 1)
-        self._program = program
+    def __init__(self, store: KernelStore, program: RowProgram) -> None:
+        super().__init__(store.onednn, 1)
+        self._store, self._program = store, program
         self._blocks: dict[int, Array] = {}
         self._rows: dict[tuple[str, int], Array] = {}
-        self._longest = 0
+        self._longest = self._dropped = 0
 
     @property
     def nbytes(self) -> int:
@@ -390,9 +397,11 @@ class _RowWorker(Worker):
         import numpy
 
         self.threads = threads
+        if self._dropped != self._store.dropped:  # calls would keep kernels
+            self._dropped, self.calls = self._store.dropped, {}
         rows, texts = int(begins[-1]), len(begins) - 1
         longest = int(numpy.diff(begins).max(initial=0))
-        count = {ROWS: rows, TEXTS: texts}
+        counts = {ROWS: rows, TEXTS: texts}
         room = {ROWS: covered(rows) + rows_behind(longest), TEXTS: covered(texts)}
         self._longest = max(self._longest, rows)
         env: dict[int, Array] = dict(self._program.constants)
@@ -408,14 +417,14 @@ class _RowWorker(Worker):
                     memory_numbers[v] = free[value.space].pop()
                     env[v] = self._memory((value.space, memory_numbers[v]), room[value.space], value.dims)
             if part.is_by_row:
-                self._run_blocks(part, env, count[part.space])
+                self._run_blocks(part, env, counts[part.space])
             else:
-                self._run_on_sequences(part.steps[0], env, begins, count, room)
+                self._run_on_sequences(part.steps[0], env, begins, counts, room)
             for v in last:
                 env.pop(v, None)
                 if v in memory_numbers:
                     free[self._program.values[v].space].append(memory_numbers.pop(v))
-        return [self._array(env, v)[: count[self._program.values[v].space]] for v in plan.fetches]
+        return [self._array(env, v)[: counts[self._program.values[v].space]] for v in plan.fetches]
 
     def _memory(self, slot: tuple[str, int], count: int, dims: tuple[int, ...]) -> Array:
         """Return memory of all rows for a value."""
@@ -425,6 +434,7 @@ class _RowWorker(Worker):
         memory = self._rows.get(slot)
         if memory is None or memory.size < size:
             memory = self._rows[slot] = aligned(size)
+            self.calls = {}
         return memory[:size].reshape(count, *dims)
 
     def _array(self, env: dict[int, Array], value: int) -> Array:
@@ -495,7 +505,13 @@ class _RowWorker(Worker):
         import numpy
 
         for begin, rows in blocks_of(count):
+            calls, key = self.calls, (part.number, rows, self.threads)
+            if part.number is not None and not begin and key in calls:
+                execute_all(self._store.onednn, calls[key])
+                continue
             block: dict[int, Array] = {}
+            made: list[tuple[RowKernel, tuple[int, ...]]] = []
+            prepared = part.number is not None and not begin  # the first block of each size: others start at many rows
             for step in part.steps:
                 operands = [self._operand(x, env, block, begin, rows) for x in step.operands]
                 if step.kind in ("rows", "filled"):
@@ -511,13 +527,15 @@ class _RowWorker(Worker):
                     continue
                 result = step.results[0]
                 out = env[result][begin : begin + rows] if result in part.leaves else self._block(part.slots[result], rows, self._program.values[result].dims)
-                x = numpy.ascontiguousarray(operands[0])
-                if step.kind == "product" and len(operands) > 1:
-                    step.compute(self, x, out, numpy.ascontiguousarray(operands[1]))
-                else:
-                    step.compute(self, x, out)
+                contiguous = [numpy.ascontiguousarray(x) for x in operands]
+                prepared = prepared and all(x is y for x, y in zip(contiguous, operands, strict=True))
+                kernel, addresses = step.compute.call(self, contiguous[0], out, *contiguous[1:])
+                kernel(self, *addresses)
+                made.append((kernel, addresses))
                 if result not in part.leaves:
                     block[result] = out
+            if prepared:
+                self.prepare(calls, key, made)
 
     def _operand(self, x: Any, env: dict[int, Array], block: dict[int, Array], begin: int, rows: int) -> Any:
         if isinstance(x, tuple):
@@ -540,6 +558,7 @@ class _RowWorker(Worker):
         memory = self._blocks.get(slot)
         if memory is None or memory.size < size:
             memory = self._blocks[slot] = aligned(size)
+            self.calls = {}
         return memory[:size].reshape(rows, *dims)
 
 

@@ -153,7 +153,7 @@ class TextNetwork:
                 self.run(variable, [[0]], [[0]], skipped)
             self.bound.require(0, "batches beside the model")
 
-    @property
+    @functools.cached_property
     def _weights(self) -> int:
         return sum(int(v.spec.known_dtype.itemsize) * math.prod(map(int, v.spec.known_dims)) for v in self.program.parameters())
 

@@ -37,7 +37,7 @@ from foreshape.machine.kernels.onednn_library import (
 
 Array = Any
 """An array of numpy."""
-BLOCK_SIZES = (8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512)
+BLOCK_SIZES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512)
 """The numbers of rows of blocks: few, since each has kernels of its own."""
 BLOCK = BLOCK_SIZES[-1]
 """The most rows of a block. Some kernels order a weight anew in each call, in a fifteenth of the time of 128 rows."""
@@ -46,6 +46,8 @@ KERNEL_BYTES = 112 << 10
 """The bytes of a kernel with the library's notes about it, as measured."""
 KERNELS = 24 << 20
 """The most bytes of the kernels of a network: the ones not used for the longest time go first."""
+CALLS, CALL_BYTES = 400, 7 << 10
+"""The most prepared calls of a worker, and the bytes of each, as measured."""
 _CONVOLUTION = "jit_1x1:avx2"
 """The kernel of convolutions faster than products for AVX2, most for few rows; by the library's name."""
 _PAGE, SPREAD = 256, 16
@@ -141,22 +143,47 @@ class RowKernel:
         Raises:
             LibraryError: the library could not.
         """
-        library = self._library
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = _KernelArguments(library, self._orders, self._constants)
+            call = _KernelArguments(self._library, self._orders, self._constants)
+        self._placed(call, worker, addresses)
+        _checked(self._library.execute(self._primitive.value, worker.stream.value, self._count, call.arguments))
+        self._free.append(call)
+
+    def prepared(self, worker: Worker, addresses: Sequence[int]) -> PreparedCall:
+        """Return the call for operands that stay where they are, as long as the worker's memory does."""
+        call = _KernelArguments(self._library, self._orders, self._constants)
+        self._placed(call, worker, addresses)
+        return PreparedCall((self._primitive.value, worker.stream.value, self._count, call.arguments), (self, call))
+
+    def _placed(self, call: _KernelArguments, worker: Worker, addresses: Sequence[int]) -> None:
         if self._scratch:
             addresses = (*addresses, worker.scratch(self._scratch))
-        last, place = call.addresses, library.place
+        last, place = call.addresses, self._library.place
         for index, address in enumerate(addresses):
             if last[index] != address:
                 place(call.memories[index], address)
                 last[index] = address
-        status = library.execute(self._primitive.value, worker.stream.value, self._count, call.arguments)
-        if status:
-            raise LibraryError(f"oneDNN could not compute a kernel of rows: status {status}")
-        self._free.append(call)
+
+
+class PreparedCall(NamedTuple):
+    """A call of a kernel with its operands: the arguments of `Library.execute`, and what they need."""
+
+    arguments: tuple[Any, Any, int, int]
+    owners: tuple[object, ...]
+
+
+def execute_all(library: Library, calls: Sequence[PreparedCall]) -> None:
+    """Compute calls one after the other. Raises `LibraryError` where the library could not."""
+    execute = library.execute
+    for arguments, _ in calls:
+        _checked(execute(*arguments))
+
+
+def _checked(status: int) -> None:
+    if status:
+        raise LibraryError(f"oneDNN could not compute a kernel of rows: status {status}")
 
 
 class KernelStore:
@@ -174,6 +201,8 @@ class KernelStore:
         self._lock = Lock()
         self.nbytes = 0
         """The bytes of all kernels there are."""
+        self.dropped = 0
+        """The number of times that kernels were dropped: calls prepared before hold some of those."""
 
     def kernel(self, key: Hashable) -> RowKernel | None:
         """Return the kernel with a key, if it is there."""
@@ -196,6 +225,7 @@ class KernelStore:
                 self.nbytes += kernel.nbytes
                 while self.nbytes > self._limit and self._kernels:
                     self.nbytes -= self._kernels.popitem(last=False)[1].nbytes
+                    self.dropped += 1
                 self._kernels[key] = kernel
             return kernel
 
@@ -204,6 +234,7 @@ class KernelStore:
         with self._lock:
             self._kernels.clear()
             self.nbytes = 0
+            self.dropped += 1
 
     def form(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> ProductForm:
         """Return the form of products ``[rows, k]`` by ``[k, n]`` and their followers."""
@@ -254,11 +285,20 @@ class Worker:
     def __init__(self, library: Library, threads: int) -> None:
         self.stream, self.threads = library.stream(), threads
         self._scratch = self._scores = aligned(0)
+        self.calls: dict[Hashable, list[PreparedCall]] = {}
+        """Calls on memory of the worker: another dictionary once some of it lies elsewhere."""
+
+    def prepare(self, calls: dict[Hashable, list[PreparedCall]], key: Hashable, kernels: Sequence[tuple[RowKernel, tuple[int, ...]]]) -> None:
+        """Keep calls in the place of the oldest ones, unless memory of the worker lies elsewhere since ``calls`` were its own."""
+        if calls is self.calls:
+            calls[key] = [kernel.prepared(self, addresses) for kernel, addresses in kernels]
+            while sum(map(len, calls.values())) > CALLS and len(calls) > 1:
+                del calls[next(iter(calls))]
 
     def scratch(self, nbytes: int) -> int:
         """Return the address of scratch memory for a kernel."""
         if self._scratch.nbytes < nbytes:
-            self._scratch = aligned(-(-nbytes // 4))
+            self._scratch, self.calls = aligned(-(-nbytes // 4)), {}
         return address_of(self._scratch)
 
     def scores(self, count: int) -> Array:
@@ -270,10 +310,30 @@ class Worker:
     @property
     def nbytes(self) -> int:
         """Return the bytes of its memory."""
-        return self._scratch.nbytes + self._scores.nbytes
+        return self._scratch.nbytes + self._scores.nbytes + CALL_BYTES * sum(map(len, self.calls.values()))
 
 
-class RowProduct:
+class RowComputation:
+    """A computation of blocks of rows by a kernel for each number of rows."""
+
+    def call(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> tuple[RowKernel, tuple[int, ...]]:
+        """Return the kernel, and the addresses of its operands.
+
+        Args:
+            worker: for its number of threads.
+            x: contiguous rows.
+            out: memory of the result.
+            added: rows of its shape, where the computation adds some.
+        """
+        raise NotImplementedError
+
+    def __call__(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> None:
+        """Compute, as for `call`."""
+        kernel, addresses = self.call(worker, x, out, added)
+        kernel(worker, *addresses)
+
+
+class RowProduct(RowComputation):
     """``functions(x weight + bias [+ added])`` of blocks of rows.
 
     Args:
@@ -306,8 +366,8 @@ class RowProduct:
         """Return the bytes of the weight and the bias."""
         return self._weight.nbytes + self._bias.nbytes
 
-    def __call__(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> None:
-        """Compute contiguous rows ``[rows, k]`` to ``out`` ``[rows, n]``; ``added`` is of its shape."""
+    def call(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> tuple[RowKernel, tuple[int, ...]]:
+        """Return the kernel for contiguous rows ``[rows, k]`` and ``out`` ``[rows, n]``, and the addresses; ``added`` is of its shape."""
         key = self._key, len(x), worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:
@@ -315,11 +375,10 @@ class RowProduct:
             record = product_record(len(x), self.k, self.n, self._adds, self._functions, form.weights, worker.threads, form.convolves)
             names = (SOURCE, WEIGHTS, BIAS, RESULT, *((ADDED,) if self._adds else ()))
             kernel = self._store.add(key, record, names, form.weights)
-        addresses = (address_of(x), *self._constant_addresses, address_of(out))
-        kernel(worker, *addresses, *(() if added is None else (address_of(added),)))
+        return kernel, (address_of(x), *self._constant_addresses, address_of(out), *(() if added is None else (address_of(added),)))
 
 
-class RowNorm:
+class RowNorm(RowComputation):
     """The normalization of each row by its own mean and variance, with a scale and a shift for each column."""
 
     def __init__(self, store: KernelStore, width: int, epsilon: float, scale: Array | None, shift: Array | None) -> None:
@@ -329,28 +388,28 @@ class RowNorm:
         self._numbers[1] = 0.0 if shift is None else shift
         self._constant_addresses = address_of(self._numbers[0]), address_of(self._numbers[1])
 
-    def __call__(self, worker: Worker, x: Array, out: Array) -> None:
-        """Compute contiguous rows, possibly ``out`` itself."""
+    def call(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> tuple[RowKernel, tuple[int, ...]]:
+        """Return the kernel for contiguous rows, possibly ``out`` itself, and the addresses."""
         key = "norm", len(x), self._width, self._epsilon, worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:
             memory = Memory((len(x), self._width), (self._width, 1))
             record = Primitive("normalized_rows", (memory, self._epsilon, True, True, NOTHING_AFTER), worker.threads)
             kernel = self._store.add(key, record, (SOURCE, SCALE, SHIFT, RESULT))
-        kernel(worker, address_of(x), *self._constant_addresses, address_of(out))
+        return kernel, (address_of(x), *self._constant_addresses, address_of(out))
 
 
-class RowFunction:
+class RowFunction(RowComputation):
     """A function of each element."""
 
     def __init__(self, store: KernelStore, function: Function) -> None:
         self._store, self._function = store, function
 
-    def __call__(self, worker: Worker, x: Array, out: Array) -> None:
-        """Compute contiguous elements, possibly ``out`` itself."""
+    def call(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> tuple[RowKernel, tuple[int, ...]]:
+        """Return the kernel for contiguous elements, possibly ``out`` itself, and the addresses."""
         key = "function", x.size, self._function, worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:
             record = Primitive("elementwise", (self._function, Memory((x.size,), (1,)), NOTHING_AFTER), worker.threads)
             kernel = self._store.add(key, record, (SOURCE, RESULT))
-        kernel(worker, address_of(x), address_of(out))
+        return kernel, (address_of(x), address_of(out))
