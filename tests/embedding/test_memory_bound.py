@@ -123,7 +123,7 @@ def test_the_memory_of_many_texts_goes_back_when_they_are_done(tmp_path: Path) -
     vectors = model.encode(texts)
     runner = model._network._runner
     assert runner is not None and runner.nbytes["values"] <= HELD * runner.threads
-    worker = _RowWorker(runner._library, runner._program)
+    worker = _RowWorker(runner.store, runner._program)
     worker._memory(("rows", 0), HELD, (1,))
     runner._free.append(worker)
     runner.rest()
