@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -238,6 +240,22 @@ def test_memory_of_parts_is_bounded(network):
             tracemalloc.stop()
         bound = runner.nbytes_of_run(len(lengths), sum(lengths), max(lengths))
         assert peak <= bound + (64 << 10), lengths  # and small objects of Python
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_memory_of_a_worker_goes_without_the_collector(network):
+    with fs.program_guard(main := fs.Program(), startup := fs.Program()):
+        x = layer.embedding(layer.data("input_ids", ["rows"], "int64", lod_level=1), [WORDS, WIDTH])
+        results = NETWORKS[network](x)
+    runner = RowRunner(main, results, started(main, startup)[1], 1)
+    ids, begins = fed([30, 7])
+    gc.disable()
+    try:
+        runner.run({"input_ids": ids}, begins)
+        worker = weakref.ref(runner._free.pop())
+        assert worker() is None  # a circle of references would hold its arrays for many texts
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("mixed", [

@@ -476,17 +476,8 @@ class _RowWorker(Worker):
 
         values = self._program.values
 
-        def operand(x: Any, text: int, begin: int, end: int) -> Any:
-            if x is None or isinstance(x, tuple):
-                return x and tuple([operand(v, text, begin, end) for v in x])  # pyright: ignore[reportUnknownVariableType]
-            number: int = x
-            space = values[number].space
-            if space in (ROWS, TEXTS):
-                return self._array(env, number)[begin:end] if space == ROWS else env[number][text : text + 1]
-            return env[number] if space == CONSTANT else env[number][text]
-
         def operands(text: int, begin: int, end: int) -> list[Any]:
-            return [operand(x, text, begin, end) for x in step.operands]
+            return [self._operand_of_text(x, env, text, begin, end) for x in step.operands]
 
         shared_memory = [any(values[v].space in (ROWS, TEXTS) for v in flat((x,))) for x in step.operands]
         is_shared = all(values[v].space == SIZES for v in step.results)
@@ -499,6 +490,16 @@ class _RowWorker(Worker):
                 raise ExecutionError(f"a value of {space} has other rows than the texts fed")
             out.append(numpy.concatenate(arrays) if space in (ROWS, TEXTS) else arrays)
         return out
+
+    def _operand_of_text(self, x: Any, env: dict[int, Array], text: int, begin: int, end: int) -> Any:
+        """Return an operand of a step on the text with a number, of some rows."""
+        if x is None or isinstance(x, tuple):
+            return x and tuple([self._operand_of_text(v, env, text, begin, end) for v in x])  # pyright: ignore[reportUnknownVariableType]
+        number: int = x
+        space = self._program.values[number].space
+        if space in (ROWS, TEXTS):
+            return self._array(env, number)[begin:end] if space == ROWS else env[number][text : text + 1]
+        return env[number] if space == CONSTANT else env[number][text]
 
     def _run_blocks(self, part: _StepGroup, env: dict[int, Array], count: int) -> None:
         """Run steps block by block."""
