@@ -273,8 +273,8 @@ class ImageConvolution(Computation):
 
 
 @data_class(frozen=True)
-class PaddedImageConvolution(ForwardOnly):
-    """An image convolution with paddings different at the ends, or derived from sizes."""
+class PaddedWindows(ForwardOnly):
+    """Images X0 convolved with filters X1, with paddings different at the ends, or derived from sizes: the base of its orders of axes."""
 
     operands: ClassVar[int] = 2
     strides: tuple[int, ...]
@@ -285,14 +285,13 @@ class PaddedImageConvolution(ForwardOnly):
 
 
 @data_class(frozen=True)
-class ChannelsLastConvolution(ForwardOnly):
-    """A `PaddedImageConvolution` of images ``[batch, height, width, channels]``."""
+class PaddedImageConvolution(PaddedWindows):
+    """A convolution of images ``[batch, channels, height, width]``."""
 
-    operands: ClassVar[int] = 2
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    groups: int
-    pads: Callable[[Sequence[Size], Sequence[Size]], tuple[tuple[Size, Size], ...]] = field(compare=False)
+
+@data_class(frozen=True)
+class ChannelsLastConvolution(PaddedWindows):
+    """A convolution of images ``[batch, height, width, channels]``."""
 
 
 @data_class(frozen=True)

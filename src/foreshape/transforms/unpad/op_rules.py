@@ -296,7 +296,7 @@ def _border(proof: Proof, op: Op, computed: c.Border, slot: str) -> dict[str, An
     return {slot: WidenedRows(x, around[0], *computed.sizes[around[0]])}
 
 
-def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution | c.PaddedImageConvolution | c.ChannelsLastConvolution, slot: str) -> dict[str, Any]:
+def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution | c.PaddedWindows, slot: str) -> dict[str, Any]:
     widened = proof.widened.get(op.operand(0))
     x = widened.value if widened is not None else proof.value(op.operand(0))
     last = isinstance(computed, c.ChannelsLastConvolution)

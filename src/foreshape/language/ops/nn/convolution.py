@@ -110,7 +110,7 @@ class Convolution(Windowed):
     def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
         return Convolution.infer_shape(self, Input, Filter, Bias).elements * product(Filter.known_dims[1:])
 
-    def computes(self) -> computations.ImageConvolution | computations.PaddedImageConvolution | computations.ChannelsLastConvolution | None:
+    def computes(self) -> computations.ImageConvolution | computations.PaddedWindows | None:
         if self._axes != 2 or len(self.paddings) not in (2, 4) or not len(self.strides) == len(self.dilations) == 2:
             return None
         if is_channels_last(self.data_format):
