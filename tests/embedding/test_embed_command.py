@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import TEXTS, write_model
+from model_folders import TEXTS, VOCABULARY, write_model, write_tokenizer
+from support.onnx_writer import Graph, model, node, tensor, value
 from typer.testing import CliRunner
 
 import foreshape as fs
@@ -136,3 +137,31 @@ def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:
     ]:
         refused = run(folder, tmp_path / source, "--out", tmp_path / name)
         assert refused.returncode == 1 and expected in refused.stderr
+
+
+def test_rows_of_a_quantized_file_get_scales_of_their_own_on_request(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1)
+    table, weights = chance.normal(0, 1, (len(VOCABULARY), 8)).astype("float32"), chance.integers(-100, 100, (8, 4)).astype("int8")
+    nodes = [node("Gather", "table input_ids", "h"), node("DynamicQuantizeLinear", "h", "q s z"), node("MatMulInteger", "q w z", "sums"),
+             node("Cast", "sums", "floats", to=1), node("Mul", "floats s", "rows"), node("Cast", "attention_mask", "m", to=1),
+             node("Unsqueeze", "m two", "mask"), node("Mul", "rows mask", "own"), node("ReduceSum", "own one", "out", keepdims=0)]  # fmt: skip
+    inputs = [value(name, "int64", ["texts", "time"]) for name in ("input_ids", "attention_mask")]
+    tensors = [tensor("table", table), tensor("w", weights), tensor("one", np.int64([1])), tensor("two", np.int64([2]))]
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model(Graph(nodes, inputs, [value("out", "float32", None)], tensors), 21))
+    write_tokenizer(tmp_path)
+    with pytest.raises(fs.UnpadError, match=r"row_scales=True \(--row-scales\)"):
+        fs.Embedder(file)
+    network = fs.Embedder(file, row_scales=True)
+    vectors = network.encode(TEXTS)
+    for text, vector in zip(network.tokenize(TEXTS), vectors, strict=True):
+        rows = table[text.ids]
+        step = (rows.max(1, keepdims=True, initial=0.0) - rows.min(1, keepdims=True, initial=0.0)) / np.float32(255)
+        np.testing.assert_allclose(vector, (np.round(rows / step) * step @ weights.astype("float32")).sum(0), rtol=1e-4, atol=1e-3)
+    texts, out = write_lines(tmp_path / "t.jsonl", TEXTS), tmp_path / "a.npy"
+    refused = run(file, texts, "--out", out)
+    assert refused.returncode == 1 and "--row-scales" in refused.stderr
+    assert run(file, texts, "--out", out, "--row-scales").returncode == 0
+    np.testing.assert_array_equal(np.load(out), vectors)
+    with pytest.raises(fs.errors.SchemaError, match=r"row_scales must be for an \.onnx file"):
+        fs.Embedder(write_model(tmp_path / "folder", {"pooling_mode": "mean"}), row_scales=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,10 @@ def test_prompts_by_name_and_by_text(tmp_path: Path) -> None:
     assert abs(model.encode("dawn") - model.encode("dawn", prompt="")).max() > 1e-3
     a, b = model.encode(TEXTS[:3]), model.encode(TEXTS[2:6])
     close(model.similarity(a, b), a @ b.T)
-    with pytest.raises(SchemaError, match="passage"):
-        model.encode("dawn", prompt_name="pasage")
+    for prompt in (None, "find "):
+        with pytest.raises(SchemaError, match="did you mean 'passage'"):
+            model.encode("dawn", prompt_name="pasage", prompt=prompt)
+    close(model.encode("dawn", prompt_name="passage", prompt=""), model.encode("dawn", prompt=""))
 
 
 @pytest.mark.quick_cases("mean")
@@ -233,3 +236,76 @@ def test_what_is_no_text_is_refused_where_vectors_are_asked(texts, tmp_path):
         model.encode("a", dims="3")
     with pytest.raises(fs.errors.SchemaError, match="threads must be a whole number"):
         fs.Embedder(tmp_path, threads="2")
+
+
+CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "no texts": ("sentences must be an iterable of texts, or a text; seen None", lambda m: m.encode(None)),
+    "a number for texts": ("sentences must be .*; seen 5", lambda m: m.tokens(5)),
+    "a prompt that is no text": ("a text must be a str; seen int", lambda m: m.encode("a", prompt=5)),
+    "a prompt before a number": ("a text must be a str; seen int", lambda m: m.tokens([3], prompt="find ")),
+    "a prompt before a pair": ("a text must be a str; seen tuple", lambda m: m.tokens([("a", "b")], prompt="find ")),
+    "tokens of a text alone": ("texts must be an iterable of texts, or of pairs; seen 'a str'", lambda m: m.tokenize("a str")),
+    "three texts for a pair": ("each entry must be a text, or a pair of two", lambda m: m.tokenize([("a", "b", "c")])),
+    "tokens of no text": ("a text must be a str; seen NoneType", lambda m: m.text_tokens(None)),
+    "a stream of letters": ("sentences must be an iterable of texts; seen 'abc'", lambda m: m.encode_stream("abc")),
+    "other widths": (r"vectors of one width, .*; seen \[2, 16\] and \[3, 15\]", lambda m: m.similarity(np.ones((2, 16)), np.ones((3, 15)))),
+    "a width of 1": (r"vectors of one width, .*; seen \[2, 16\] and \[1\]", lambda m: m.similarity(np.ones((2, 16)), [1.0])),
+    "three dims": (r"vectors of one width, .*; seen \[1, 2, 16\]", lambda m: m.similarity(np.ones((1, 2, 16)), np.ones((2, 16)))),
+    "a text for vectors": ("a and b must be vectors of numbers; seen could not convert", lambda m: m.similarity("a", np.ones((2, 16)))),
+    "rows of other lengths": ("a and b must be vectors of numbers", lambda m: m.similarity([[1.0], [1.0, 2.0]], np.ones((2, 16)))),
+}
+SCORE_CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "documents of letters": ("documents must be an iterable of texts; seen 'the ship'", lambda m: m.rank("a", "the ship")),
+    "no documents": ("documents must be .*; seen None", lambda m: m.rank("a", None)),
+    "a question that is no text": ("a text must be a str; seen int", lambda m: m.rank(5, ["a"])),
+    "pairs of letters": ("a pair must be an iterable of two texts; seen 'ab'", lambda m: m.predict(["ab"])),
+    "a pair of three": ("a pair must be an iterable of two texts; seen .*'c'", lambda m: m.predict([("a", "b", "c")])),
+    "a pair alone": ("pairs must be an iterable of pairs of texts; seen 'ab'", lambda m: m.predict("ab")),
+}
+
+
+def test_a_call_with_other_things_says_the_required_and_the_seen(tmp_path: Path) -> None:
+    model = fs.Embedder(write_model(tmp_path / "vectors", {"pooling_mode": "mean"}, texts={"similarity_fn_name": "euclidean"}))
+    scores = fs.Embedder(write_model(tmp_path / "scores", case="BertForSequenceClassification", id2label={"0": "x"}, texts={"model_type": "CrossEncoder"}))
+    for cases, receiver in ((CALLS, model), (SCORE_CALLS, scores)):
+        for words, call in cases.values():
+            with pytest.raises(FeedError, match=words):
+                call(receiver)
+    with pytest.raises(SchemaError, match="no prompts; seen prompt_name="):
+        model.encode("a", prompt_name=["a"])  # type: ignore[arg-type]
+    assert model.similarity(np.ones((0, 16)), np.ones((2, 16))).shape == (0, 2)
+    assert len(model.tokens("the ship")) == 4 and len(scores.rank("a", iter(["the ship", "a"]))) == 2
+
+
+DAMAGES: dict[str, dict[str, Any]] = {
+    "config.json": {"vocab_size": "abc", "hidden_size": None, "num_attention_heads": 0, "num_hidden_layers": [1], "layer_norm_eps": {}, "architectures": 5,
+                    "model_type": [1], "hidden_act": 5, "type_vocab_size": "2", "pad_token_id": "0", "id2label": 3, "max_position_embeddings": True},
+    "modules.json": {},
+    "1_Pooling/config.json": {"pooling_mode": 5},
+    "tokenizer_config.json": {"model_max_length": "long", "model_input_names": 5, "truncation_side": "middle", "tokenizer_class": 5, "cls_token": 5,
+                              "added_tokens_decoder": {"a": "b"}, "strip_accents": "no"},
+    "special_tokens_map.json": {"unk_token": [1], "sep_token": {"content": 5}},
+    "sentence_bert_config.json": {"max_seq_length": "abc"},
+    "config_sentence_transformers.json": {"prompts": 5, "default_prompt_name": [1], "similarity_fn_name": 5, "model_type": 5, "activation_fn": {}},
+}  # fmt: skip
+"""From a file of a folder to fields of another kind."""
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_of_settings_is_named(name: str, tmp_path: Path) -> None:
+    write_model(tmp_path, {"pooling_mode": "mean"}, settings={"max_seq_length": 20}, texts={"prompts": {"q": "query : "}})
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    write_json(tmp_path / "special_tokens_map.json", {"cls_token": "[CLS]"})
+    assert fs.Embedder(tmp_path).encode("a").shape == (16,)
+    file = tmp_path / name
+    whole = file.read_bytes()
+    for damage, words in [(whole[:-3], "no JSON"), (b"\xff", "no JSON"), (b"[" * 100_000, "no JSON"), (b"null", "must hold"), (b"3", "must hold")]:
+        file.write_bytes(damage)
+        with pytest.raises(FormatError, match=rf"{re.escape(name)}:? {words}"):
+            fs.Embedder(tmp_path)
+    for field, value in DAMAGES[name].items():
+        write_json(file, json.loads(whole) | {field: value})
+        with pytest.raises((FormatError, SchemaError), match=rf"{re.escape(name)}: (the .* must have )?{field}( must be|$)") as caught:
+            fs.Embedder(tmp_path)
+        assert "Error" not in str(caught.value), field

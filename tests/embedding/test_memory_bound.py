@@ -97,7 +97,8 @@ def test_the_callers_values_do_not_count_unless_the_process_is_the_embedders(tmp
     bound = model.bound
     assert bound is not None
     bound.size = bound.held + 40 * MIB
-    arrays = np.ones(64 * MIB // 8)
+    arrays, other = np.ones(64 * MIB // 8), fs.Embedder(tmp_path, memory="4GiB", threads=1)
+    assert other.encode(["ship dawn"] * 300).shape == (300, 16)
     assert model.encode(["ship dawn"] * 300).shape == (300, 16)
     with pytest.raises(fs.MemoryPlanError, match="has no room for the tokenizer"):
         bound.take_process()

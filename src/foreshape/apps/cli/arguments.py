@@ -48,9 +48,9 @@ Mask = Annotated[
 PadId = Annotated[int | None, typer.Option("--pad-id", metavar="N", min=0, help="With --ragged: the id of padding, where the network compares ids with it.")]
 Side = Annotated[str | None, typer.Option("--side", metavar="SIDE", help="With --ragged: the end of a text that is padded, left or right. Default: right.")]
 Masked = Annotated[int | None, typer.Option("--masked", metavar="0|1", min=0, max=1, help="With --ragged: the number of padding in the mask. Default: 0.")]
-RowScales = Annotated[
-    bool, typer.Option("--row-scales", help="With --ragged: give each row a scale of its own where the file has DynamicQuantizeLinear, with one for all.")
-]
+_ROW_SCALES = "give each row a scale of its own where the file has DynamicQuantizeLinear, with one for all."
+RowScales = Annotated[bool, typer.Option("--row-scales", help=f"With --ragged: {_ROW_SCALES}")]
+EmbedderRowScales = Annotated[bool, typer.Option("--row-scales", help=f"For an embedder's .onnx file: {_ROW_SCALES}")]
 
 Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="The bandwidth of each rank's link, as 25Gb/s (bits) or 3GB/s (bytes).")]
 Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="The latency of a message, as 30us.")]

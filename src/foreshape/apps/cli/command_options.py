@@ -83,6 +83,7 @@ class ServeOptions:
     users: int
     context: int | None
     quiet: bool
+    row_scales: bool
 
 
 def refuse(option: str, scope: str, seen: str) -> NoReturn:

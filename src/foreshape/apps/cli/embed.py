@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foreshape.apps.cli.arguments import EmbedderRowScales
 from foreshape.apps.cli.output import plain_errors, print_plain, printing
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def embed(
     normalize: Annotated[bool, typer.Option("--normalize", help="Make each vector as long as 1.")] = False,
     dims: Annotated[int | None, typer.Option("--dims", metavar="N", help="The first N columns alone.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, metavar="N", help="The threads of a kernel.")] = None,
+    row_scales: EmbedderRowScales = False,
 ) -> None:
     """Embed texts: write the vector of each text of a file. After a kill, the same command goes on where it stopped."""
     with plain_errors():
@@ -50,7 +52,7 @@ def embed(
             raise refused(texts, bad)
         if library() is None:
             torch.inference_mode  # says how to install torch, where it is missing, before the model is read  # noqa: B018
-        embedder = Embedder(model, memory, threads)
+        embedder = Embedder(model, memory, threads, row_scales)
         if embedder.bound is not None:
             embedder.bound.take_process()
         settings = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
@@ -63,6 +65,7 @@ def embed(
             "threads": threads,
             "skipped": skip_bad_lines,
             **settings,
+            **({"row_scales": True} if row_scales else {}),
         }
         with VectorFile(out, dims or embedder.width, command) as file:
             resumed = file.done

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from foreshape.apps.cli.arguments import Operators
+from foreshape.apps.cli.arguments import EmbedderRowScales, Operators
 from foreshape.apps.cli.command_options import ServeOptions
 from foreshape.apps.cli.output import plain_errors, print_plain, printing
 
@@ -39,6 +39,7 @@ def serve(
     users: Annotated[int, typer.Option("--users", min=1, help="The largest number of texts that a language model writes at the same time.")] = 16,
     context: Annotated[int | None, typer.Option("--context", min=2, help="The longest text of a language model in tokens, prompt and answer together.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
+    row_scales: EmbedderRowScales = False,
     operators: Operators = None,
 ) -> None:
     """Serve saved networks over HTTP, by the Open Inference Protocol, version 2: clients of Triton and KServe work. Simultaneous requests are
@@ -46,7 +47,7 @@ def serve(
     from foreshape.apps.cli.command_options import ServeOptions
     from foreshape.apps.cli.user_operators import import_operators
 
-    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, quiet)
+    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, quiet, row_scales)
     with plain_errors():
         import_operators(operators)
         _run(models, options)
@@ -86,6 +87,6 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
             print_plain(text)
 
     networks = Networks(options.threads, bounded=options.memory is not None)
-    kinds = [Embedders(networks, options.threads), networks, LanguageModels(options.users, options.context, options.threads)]
+    kinds = [Embedders(networks, options.threads, options.row_scales), networks, LanguageModels(options.users, options.context, options.threads)]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)

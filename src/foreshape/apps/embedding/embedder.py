@@ -59,8 +59,9 @@ class Embedder:
     Args:
         path: the folder, or the ``.onnx`` file, or the file of `compile_model`.
         memory: the most bytes of the process beyond its bytes before the opening, as a number or as "512MiB": libraries and modules, tokenizer, weights,
-            kernels and batches. Your texts and vectors do not count. Without it, batches have about 1,024 words.
+            kernels and batches. Your texts, vectors and other models do not count. Without it, batches have about 1,024 words.
         threads: as for `Executor`.
+        row_scales: of an ``.onnx`` file, as for `unpad`: each row of a ``DynamicQuantizeLinear`` gets a scale of its own.
 
     Attributes:
         max_length: the most words of a text; the words behind are cut. None without a limit.
@@ -73,18 +74,20 @@ class Embedder:
     """
 
     @border("the model cannot be read", SchemaError)
-    def __init__(self, path: str | os.PathLike[str], memory: int | str | None = None, threads: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], memory: int | str | None = None, threads: int | None = None, row_scales: bool = False) -> None:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError.must("threads", "a whole number of at least 1", threads)
         place = Path(path)
         self.bound = None if memory is None else MemoryBound(bytes_of(memory))
         """The bound of memory, or None."""
         with nullcontext() if self.bound is None else self.bound.opening():
-            self._open(place, threads)
+            self._open(place, threads, row_scales)
 
-    def _open(self, place: Path, threads: int | None) -> None:
+    def _open(self, place: Path, threads: int | None, row_scales: bool) -> None:
+        if row_scales and place.suffix != ".onnx":
+            raise SchemaError.must("row_scales", "for an .onnx file", f"{str(place)[:300]!r}", "seen with")
         if place.suffix == ".onnx" or is_compiled(place):
-            self._settings, self._network = _beside(place), open_file(place, threads)
+            self._settings, self._network = _beside(place), open_file(place, threads, row_scales)
         else:
             self._settings = read_folder(place)
             self._network, _ = open_encoder(self._settings.network, self._settings.head, threads)
@@ -122,7 +125,7 @@ class Embedder:
         Args:
             sentences: a text, or several.
             prompt_name: the name of the prompt put before each text; by default the folder's.
-            prompt: the prompt itself; "" for none.
+            prompt: the prompt itself, also beside a name; "" for none.
             normalize: make each vector as long as 1, whether the model does so or not.
             dims: the first columns alone, for models trained so (Kusupati et al., "Matryoshka", 2022); they are cut before ``normalize``.
             progress: show a bar.
@@ -132,7 +135,7 @@ class Embedder:
         """
         import numpy
 
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        texts = _listed(sentences)
         with _bar(len(texts) if progress else None) as advance:
             rows: list[Any] = []
             for row in self._stream(texts, prompt_name, prompt, normalize, dims):
@@ -174,7 +177,7 @@ class Embedder:
             sentences: texts; at most 256 are taken at a time.
             prompt_name, prompt, normalize, dims: as for `encode`.
         """
-        return self._stream(sentences, prompt_name, prompt, normalize, dims)
+        return self._stream(_several("sentences", sentences, "texts"), prompt_name, prompt, normalize, dims)
 
     @property
     def width(self) -> int:
@@ -217,7 +220,6 @@ class Embedder:
 
         first = 1
         for some in windows(texts):
-            _need_texts(some)
             yield from self._rows(variable, self._words(_with(prefix, some), first), vectors, skipped, first)
             first += len(some)
 
@@ -247,14 +249,14 @@ class Embedder:
     def _cut(self, texts: Sequence[Any]) -> list[Tokenized]:
         try:
             return self._tokenize(texts)
-        except TypeError:  # of the package, whatever is wrong
+        except TypeError as error:  # of the package, whatever is wrong
             parts: list[Any] = [part for entry in texts for part in (cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry,))]
             for text in parts:
                 if not isinstance(text, str):
                     raise FeedError(f"a text must be a str; seen {type(text).__name__}") from None
                 if any("\ud800" <= c <= "\udfff" for c in text):
                     raise FeedError(f"a text has half a pair of surrogates, which is no character: {text[:80]!a}") from None
-            raise
+            raise FeedError.must("each entry", "a text, or a pair of two", str(error)) from None
 
     def _rows(self, variable: Variable, words: Sequence[Tokenized], finish: Callable[[Any, Sequence[int]], Any], skipped: int = 0, first: int = 1) -> list[Any]:
         """Return the finished result of each text, in the order of ``words``."""
@@ -299,14 +301,13 @@ class Embedder:
         return self._limits[key]
 
     def _prompt(self, name: str | None, text: str | None) -> str:
-        if text is not None:
-            return text
         name = self._settings.default_prompt if name is None else name
-        if name is None:
-            return ""
-        if name not in self.prompts:
+        if name is not None and name not in [*self.prompts]:
             raise SchemaError.one_of("prompt_name", self.prompts, name) if self.prompts else SchemaError(f"the model has no prompts; seen prompt_name={name!r}")
-        return self.prompts[name]
+        if text is not None:
+            _need_texts([text])
+            return text
+        return "" if name is None else self.prompts[name]
 
     # --- for servers
 
@@ -338,7 +339,7 @@ class Embedder:
 
     def tokenize(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokenized]:
         """Return the numbers of the tokens of texts, or of pairs of texts, cut at the longest length. Raises `FeedError` if a text is no text."""
-        return self._cut(texts)  # while another thread may compute: no memory is given back here
+        return self._cut(list(_several("texts", texts, "texts, or of pairs")))  # while another thread may compute: no memory is given back here
 
     def text_tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text.
@@ -346,7 +347,11 @@ class Embedder:
         Args:
             text: the text.
             special: with the special ones.
+
+        Raises:
+            FeedError: it is no text.
         """
+        _need_texts([text])
         return self._tokenize.tokens(text, special)
 
     # --- similarity
@@ -356,17 +361,25 @@ class Embedder:
 
         Args:
             a, b: vectors ``[n, width]``, or one ``[width]``.
+
+        Raises:
+            FeedError: other dims, or no numbers.
         """
         import numpy
 
-        x, y = (numpy.atleast_2d(numpy.asarray(v, "float32")) for v in (a, b))
+        try:
+            x, y = (numpy.atleast_2d(numpy.asarray(v, "float32")) for v in (a, b))
+        except (TypeError, ValueError) as error:
+            raise FeedError.must("a and b", "vectors of numbers", str(error)) from None
+        if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
+            raise FeedError.must("a and b", "vectors of one width, [n, width] or [width]", f"{[*numpy.shape(a)]} and {[*numpy.shape(b)]}")
         name = self._settings.similarity
         if name == "cosine":
             x, y = normalized(x), normalized(y)
         if name in ("cosine", "dot"):
             return x @ y.T
         distances = [numpy.abs(y - row).sum(1) if name == "manhattan" else numpy.sqrt(((y - row) ** 2).sum(1)) for row in x]
-        return -numpy.stack(distances)
+        return -numpy.reshape(numpy.asarray(distances, "float32"), (len(x), len(y)))
 
     # --- rows and words
 
@@ -389,8 +402,7 @@ class Embedder:
                 values = step(values)
             return numpy.split(normalized(values) if normalize else values, numpy.cumsum(lengths)[:-1])
 
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        rows = self._rows(self._network.rows, self._words(_with(prefix, texts)), split)
+        rows = self._rows(self._network.rows, self._words(_with(prefix, _listed(sentences))), split)
         return rows[0] if isinstance(sentences, str) else rows
 
     def sparse(self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Any:
@@ -405,7 +417,7 @@ class Embedder:
         if self._settings.sparse is None:
             raise SchemaError(f"{self.path} has no scores of words: a model with an output layer of masked words has them")
         variable, prefix = self._network.active_words(*self._settings.sparse), self._prompt(prompt_name, prompt)
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        texts = _listed(sentences)
 
         sparse: Any = scipy_sparse
 
@@ -431,7 +443,7 @@ class Embedder:
         if self.labels is None:
             raise SchemaError(f"{self.path} makes vectors of texts: a model with a head of scores has predict and rank")
         activation = self._activation()
-        variable, texts = cast("Variable", self._network.result), [(a, b) for a, b in pairs]
+        variable, texts = cast("Variable", self._network.result), [_pair(entry) for entry in _several("pairs", pairs, "pairs of texts")]
         out: list[Any] = []
         with _bar(len(texts) if progress else None) as advance:
             for some in windows(texts):
@@ -451,7 +463,7 @@ class Embedder:
         """
         import numpy
 
-        scores = self.predict([(query, text) for text in documents])
+        scores = self.predict([(query, text) for text in _several("documents", documents, "texts")])
         if scores.ndim != 1:
             raise SchemaError(f"{self.path} has {self.labels} scores for a pair, and an order takes one")
         return [int(i) for i in numpy.argsort(-scores, kind="stable")[:top]]
@@ -476,7 +488,29 @@ def _need_texts(texts: Sequence[Any]) -> None:
             raise FeedError(f"a text must be a str; seen {type(text).__name__}")
 
 
+def _several(name: str, entries: Any, kind: str) -> Iterator[Any]:
+    """Iterate over texts or pairs. Raises `FeedError` for a text alone, else each letter would be one, and for anything without entries."""
+    try:
+        if not isinstance(entries, str):
+            return iter(entries)
+    except TypeError:
+        pass
+    raise FeedError.must(name, f"an iterable of {kind}", f"{entries!r:.100}")
+
+
+def _listed(sentences: Any) -> list[str]:
+    return [sentences] if isinstance(sentences, str) else list(_several("sentences", sentences, "texts, or a text"))
+
+
+def _pair(entry: Any) -> tuple[Any, Any]:
+    pair = tuple(_several("a pair", entry, "two texts"))
+    if len(pair) != 2:
+        raise FeedError.must("a pair", "an iterable of two texts", f"{entry!r:.100}")
+    return pair
+
+
 def _with(prompt: str, texts: Sequence[str]) -> Sequence[str]:
+    _need_texts(texts)
     return [prompt + text for text in texts] if prompt else texts
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from foreshape.apps.embedding.encoder_kinds import head_named
+from foreshape.apps.embedding.settings_files import read_settings
 from foreshape.apps.embedding.text_network import POOLINGS
-from foreshape.apps.generation.transformers_models import json_object
+from foreshape.apps.generation.transformers_models import json_value
 from foreshape.core.data_class import data_class, field
 from foreshape.core.hints import near_path
 from foreshape.errors import FormatError, SchemaError
@@ -61,16 +62,16 @@ def read_folder(folder: Path) -> ModelFolder:
     """
     if not folder.is_dir():
         raise FormatError(f"{str(folder)[:300]} must be a folder with config.json, or an .onnx file{'' if folder.exists() else near_path(str(folder))}")
-    texts = _optional(folder / "config_sentence_transformers.json")
+    texts = read_settings(folder / "config_sentence_transformers.json")
     if not (folder / "modules.json").is_file():
         return _plain(folder, texts)
-    modules = [_module(entry, folder) for entry in _json_list(folder / "modules.json")]
+    modules = [_module(entry, folder) for entry in cast("list[Any]", json_value(folder / "modules.json", list, "a list of modules"))]
     first = modules[0][0] if modules else "none"
     if first not in ("Transformer", "MLMTransformer"):
         raise SchemaError(f"{folder / 'modules.json'}: the first module must be a Transformer; seen {first}")
     network = modules[0][1]
-    config = _optional(network / "config.json")
-    settings = next((_optional(network / n) for n in _SETTINGS if (network / n).is_file()), dict[str, Any]())
+    config = read_settings(network / "config.json")
+    settings = next((read_settings(network / n) for n in _SETTINGS if (network / n).is_file()), dict[str, Any]())
     values: dict[str, Any] = {
         "network": network,
         "max_length": settings.get("max_seq_length"),
@@ -82,7 +83,7 @@ def read_folder(folder: Path) -> ModelFolder:
         values |= {"head": "score", "activation": _activation(config, texts)}
     steps: list[Step] = []
     for name, path in modules[1:]:
-        details = _optional(path / "config.json")
+        details = read_settings(path / "config.json")
         if name == "Pooling":
             values |= {"pooling": _modes(details, path), "include_prompt": bool(details.get("include_prompt", True))}
         elif name == "Dense":
@@ -101,7 +102,7 @@ _SETTINGS = tuple(f"sentence_{name}_config.json" for name in ("bert", "roberta",
 
 def _plain(folder: Path, texts: Mapping[str, Any]) -> ModelFolder:
     """Return the settings of a folder of transformers alone."""
-    config = _optional(folder / "config.json")
+    config = read_settings(folder / "config.json")
     head = head_named(config)
     if head == "score":
         return ModelFolder(folder, "score", activation=_activation(config, texts), **_text_settings(texts))
@@ -127,22 +128,6 @@ def _activation(config: Mapping[str, Any], texts: Mapping[str, Any]) -> str | No
     inside = cast("dict[str, Any]", inner if isinstance(inner, dict) else {})
     places: list[Any] = [inside.get("activation_fn"), config.get("sbert_ce_default_activation_function"), texts.get("activation_fn")]
     return next((str(p).rpartition(".")[2] for p in places if p), None)
-
-
-def _optional(file: Path) -> dict[str, Any]:
-    return json_object(file) if file.is_file() else {}
-
-
-def _json_list(file: Path) -> list[Any]:
-    import json
-
-    try:
-        entries: Any = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise FormatError(f"{file}: no JSON: {str(error)[:200]}") from None
-    if not isinstance(entries, list):
-        raise FormatError(f"{file} must hold a list of modules")
-    return entries  # pyright: ignore[reportUnknownVariableType]
 
 
 def _module(entry: Any, folder: Path) -> tuple[str, Path]:

@@ -15,7 +15,8 @@ from foreshape import layer
 from foreshape.apps.embedding.encoder_kinds import KINDS, normal_config
 from foreshape.apps.embedding.encoder_network import EncoderNetwork
 from foreshape.apps.embedding.memory_bound import MemoryBound
-from foreshape.apps.generation.transformers_models import folder_weights, json_object, store_weights
+from foreshape.apps.embedding.settings_files import naming, read_settings
+from foreshape.apps.generation.transformers_models import folder_weights, store_weights
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor
@@ -291,11 +292,13 @@ def open_encoder(folder: Path, head: str | None = None, threads: int | None = No
     Raises:
         FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: a kind or a setting without a form here.
     """
-    if not (folder / "config.json").is_file():
+    file = folder / "config.json"
+    if not file.is_file():
         raise FormatError(f"{str(folder)[:300]} must have config.json, the configuration of the network")
-    config = normal_config(json_object(folder / "config.json"))
-    kind, main = KINDS[config["model_type"]], Program()
-    with program_guard(main, Program()):
+    settings = read_settings(file)
+    with naming(file), program_guard(main := Program(), Program()):
+        config = normal_config(settings)
+        kind = KINDS[config["model_type"]]
         network = EncoderNetwork(kind, config)
         result = None
         if head is not None:
@@ -319,7 +322,7 @@ def open_encoder(folder: Path, head: str | None = None, threads: int | None = No
     arrays = NetworkArrays(main, network, MappedWeights(files)) if files and not (folder / "adapter_config.json").is_file() else None
     limit = config.get("max_position_embeddings")
     if kind.pad_positions and limit:
-        limit -= config.get("pad_token_id", 1) + 1
+        limit -= network.size("pad_token_id", default=1) + 1
     return TextNetwork(network.inputs, network.rows, result, scope, positions=limit, padded=kind.padded, threads=threads, arrays=arrays), config
 
 
@@ -336,7 +339,7 @@ class NetworkArrays(Mapping[str, Any]):
         self.forget_pages = weights.forget_pages
         missing = [name for name in self._specs if self._value(name) is None]
         if missing:
-            raise FormatError(f"{len(missing)} weights are missing in the source, such as {', '.join(missing[:4])}")
+            raise FormatError(f"{len(missing)} weights of config.json are missing in the source, such as {', '.join(missing[:4])}")
 
     def _value(self, name: str) -> Any:
         import numpy
@@ -348,7 +351,7 @@ class NetworkArrays(Mapping[str, Any]):
         if value.dtype.kind != "f":
             raise SchemaError.must(f"the weight {name}", "in floats", str(value.dtype))
         if list(value.shape) != list(spec.known_dims):
-            raise FormatError(f"{name} must be {spec.text()}, and is {list(value.shape)} in the source")
+            raise FormatError(f"{name} must be {spec.text()} by config.json, and is {list(value.shape)} in the source")
         return value.astype("float32") + 1.0 if name in self._network.shifted else value.astype("float32", copy=False)
 
     def __iter__(self) -> Iterator[str]:
@@ -379,8 +382,13 @@ def _weight(weights: Mapping[str, Any], base: str, name: str) -> Any:
     return next((weights[n] for n in names if n in weights), None)
 
 
-def open_file(path: str | os.PathLike[str], threads: int | None = None) -> TextNetwork:
+def open_file(path: str | os.PathLike[str], threads: int | None = None, row_scales: bool = False) -> TextNetwork:
     """Return the network of a compiled file, or of an ``.onnx`` file of padded texts, over ragged rows.
+
+    Args:
+        path: of the file.
+        threads: as for `Executor`.
+        row_scales: of an ``.onnx``, as for `unpad`.
 
     Raises:
         SchemaError: padding may reach a result, or other inputs and results. FormatError: the compiled file is damaged.
@@ -390,7 +398,7 @@ def open_file(path: str | os.PathLike[str], threads: int | None = None) -> TextN
     else:
         from foreshape.interop.unpadding import open_unpadded  # the proof and ONNX, not awaited by other files
 
-        opened = open_unpadded(path)
+        opened = open_unpadded(path, row_scales=row_scales)
     block = opened.program.global_block
     inputs = {name: block.var(name) for name in opened.feeds}
     fetched = opened.fetches

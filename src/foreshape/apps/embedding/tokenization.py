@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from foreshape.apps.embedding.settings_files import read_settings
 from foreshape.apps.embedding.vocabulary_files import read_vocabulary
-from foreshape.apps.generation.transformers_models import json_object
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 
 _NO_LIMIT = 1 << 20
@@ -63,7 +63,7 @@ class TextTokenizer:
 
     def __init__(self, folder: Path, max_length: int | None, positions: int | None, lower: bool = False) -> None:
         tokenizers = _package()
-        config = json_object(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+        config = read_settings(folder / "tokenizer_config.json")
         self._tokenizer: Any = _read(folder, config)
         if lower:
             normalizer, small = self._tokenizer.normalizer, tokenizers.normalizers.Lowercase()
@@ -75,7 +75,7 @@ class TextTokenizer:
             self._tokenizer.no_truncation()
         else:
             try:
-                self._tokenizer.enable_truncation(self.max_length, direction=config.get("truncation_side", "right"))
+                self._tokenizer.enable_truncation(self.max_length, direction=config.get("truncation_side") or "right")
             except BaseException as error:  # of the package's own class, an error in Rust
                 raise SchemaError(f"texts of at most {self.max_length} words have no place for the tokenizer's special words: {error}") from None
         self._typed = _has_types(config)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from foreshape.apps.generation.transformers_models import json_object
+from foreshape.apps.embedding.settings_files import read_settings
 from foreshape.errors import FormatError, SchemaError
 
 _UNUSED, _UNUSED_SHARE = 1024, 64
@@ -47,7 +47,7 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> Any:
     Raises:
         FormatError: a file is missing or damaged. SchemaError: a class without a form here.
     """
-    texts = _optional(folder / "special_tokens_map.json")
+    texts = read_settings(folder / "special_tokens_map.json")
     settings = {**texts, **{name: value for name, value in config.items() if value is not None}}
     name = _class_name(folder, config)
     kind = _CLASSES[name]
@@ -69,7 +69,7 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> Any:
     tokenizer.add_tokens([word for word in (*words, *added) if tokenizer.token_to_id(word.content) is not None])
     _add_words(tokenizer, folder, settings)
     _put_special_words(tokenizer, kind, special, settings)
-    size: Any = _optional(folder / "config.json").get("vocab_size")
+    size: Any = read_settings(folder / "config.json").get("vocab_size")
     if isinstance(size, int) and size - tokenizer.get_vocab_size() > max(_UNUSED, size // _UNUSED_SHARE):
         raise FormatError(f"{files[0]} has {tokenizer.get_vocab_size():,} words, and the network in config.json {size:,}: the file seems to be cut")
     return tokenizer
@@ -77,7 +77,7 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> Any:
 
 def _class_name(folder: Path, config: Mapping[str, Any]) -> str:
     """Return the class by its own name, else by the network's kind, else by its files."""
-    network = str(_optional(folder / "config.json").get("model_type") or "")
+    network = str(read_settings(folder / "config.json").get("model_type") or "")
     written = str(config.get("tokenizer_class") or "")
     by_name, by_network = (re.sub("[-_]|tokenizer(fast)?$", "", name.lower()) for name in (written, network))
     any_class = by_name in ("", "pretrained", "tokenizersbackend")
@@ -96,7 +96,7 @@ def _class_name(folder: Path, config: Mapping[str, Any]) -> str:
 def _add_words(tokenizer: Any, folder: Path, settings: Mapping[str, Any]) -> None:
     """Add the words of added_tokens.json and of ``added_tokens_decoder``, by their numbers."""
     table: Any = settings.get("added_tokens_decoder") or {}
-    words = {number: {"content": word} for word, number in _optional(folder / "added_tokens.json").items()}
+    words = {number: {"content": word} for word, number in read_settings(folder / "added_tokens.json").items()}
     words |= {int(number): entry if isinstance(entry, dict) else {"content": entry} for number, entry in cast("dict[str, Any]", table).items()}
     for number, entry in sorted(words.items()):
         word = str(entry.get("content"))
@@ -261,10 +261,6 @@ _CLASSES: Final[Mapping[str, TokenizerClass]] = {
 def _refusal(file: Path, reason: str) -> SchemaError:
     folder = str(file.parent)[:300]
     return SchemaError(f"{file}: {reason}; transformers writes tokenizer.json: AutoTokenizer.from_pretrained({folder!r}).save_pretrained({folder!r})")
-
-
-def _optional(file: Path) -> dict[str, Any]:
-    return json_object(file) if file.is_file() else {}
 
 
 def _added_word(word: str, entry: Any, **flags: bool) -> Any:

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from foreshape import layer
 from foreshape.apps.generation.cached_model import LanguageModel
@@ -22,6 +22,7 @@ from foreshape.runtime.engine import Scope
 
 _BUFFERS = ("inv_freq", ".masked_bias", ".attn.bias", ".attention.bias", "lm_head.weight", "embed_out.weight")
 """The ends of the names of values computed anew, and of output layers: a tied one is the table of words."""
+Value = TypeVar("Value")
 _PREFIXES = ("", "transformer.", "model.", "gpt_neox.", "model.decoder.", "decoder.")
 
 
@@ -101,11 +102,19 @@ def _settings_of_folder(folder: Path, config: Mapping[str, Any]) -> TextSettings
     return settings_of(json_object(file), file.name) if file.is_file() else settings_of(config, "config.json", alone=False)
 
 
+def json_value(file: Path, kind: type[Value], words: str) -> Value:
+    """Return the value in a JSON file. Raises `FormatError` if it is damaged, or of another kind."""
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file}: no JSON: {str(error)[:200]}") from None
+    if not isinstance(value, kind):
+        raise FormatError(f"{file} must hold {words}")
+    return value
+
+
 def json_object(file: Path) -> dict[str, Any]:
-    config = json.loads(file.read_text("utf-8"))
-    if not isinstance(config, dict):
-        raise FormatError(f"{file} must hold an object")
-    return cast("dict[str, Any]", config)
+    return cast("dict[str, Any]", json_value(file, dict, "an object"))
 
 
 def _legacy_settings(config: Mapping[str, Any]) -> TextSettings:

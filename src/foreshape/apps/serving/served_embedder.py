@@ -43,10 +43,11 @@ class Embedders:
     Args:
         networks: opens an ``.onnx`` file without vectors of texts.
         threads: of the kernels.
+        row_scales: of ``.onnx`` files, as for `Embedder`.
     """
 
-    def __init__(self, networks: Networks, threads: int | None = None) -> None:
-        self._networks, self._threads = networks, threads
+    def __init__(self, networks: Networks, threads: int | None = None, row_scales: bool = False) -> None:
+        self._networks, self._threads, self._row_scales = networks, threads, row_scales
 
     def finds(self, path: str) -> bool:
         """Tell whether there is a folder of an embedder or a reranker, or an ``.onnx`` or compiled file with a tokenizer."""
@@ -62,7 +63,7 @@ class Embedders:
             return True
         try:
             config = json_object(place / "config.json") if (place / "config.json").is_file() else {}
-        except (FormatError, ValueError):  # damaged: a kind that opens it says so
+        except FormatError:  # damaged: a kind that opens it says so
             return False
         names: Any = config.get("architectures")
         return config.get("model_type") in KINDS and isinstance(names, list) and not any(str(n).endswith("ForCausalLM") for n in cast("list[Any]", names))
@@ -70,7 +71,7 @@ class Embedders:
     def opened(self, path: str, opening: Opening) -> ServedModel:
         """Open an embedder or a reranker, and run it; an ``.onnx`` file of another kind is served as a network."""
         try:
-            embedder = Embedder(path, opening.memory, self._threads)
+            embedder = Embedder(path, opening.memory, self._threads, self._row_scales and path.endswith(".onnx"))
             return ServedEmbedder(embedder, opening)
         except ForeshapeError as error:
             if not path.endswith(".onnx"):
