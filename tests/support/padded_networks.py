@@ -171,6 +171,9 @@ class Encoder:
             return layer.softmax(layer.where(there, earlier, layer.fill_like(scores, -1e30)))
         if form == "causal":
             return layer.softmax(layer.where(layer.less_equal(key, row), scores, lowest))
+        if form == "causal of each text":  # rows of padding are known by their places
+            own = layer.unsqueeze(places, [0]) + layer.fill_like(self.ids, 0)
+            return layer.softmax(layer.where(layer.less_equal(layer.unsqueeze(own, [1, 2]), layer.unsqueeze(own, [1, 3])), scores, lowest))
         if form == "causal and mask":
             return layer.softmax(layer.where(layer.logical_and(layer.less_equal(key, row), there), scores, lowest))
         if form == "later keys":
@@ -205,6 +208,8 @@ class Encoder:
         if pooling == "mean by product":
             share = self.mask / layer.maximum(layer.reduce_sum(self.mask, 1, keepdim=True), one)
             return layer.squeeze(layer.matmul(layer.unsqueeze(share, [1]), h), [1])
+        if pooling == "mean of reversed twice":
+            return self._pooled(layer.flip(layer.flip(h, [1]) * 2.0, [1]), "mean")
         if pooling == "unit mean":
             mean = self._pooled(h, "mean")
             return mean / layer.clip(layer.norm(mean, 2.0, 1, True), 1e-12, 3e38)

@@ -140,6 +140,21 @@ def test_a_result_that_tells_of_scales_is_refused(result: str, tmp_path: Path) -
         fs.unpad(saved(tmp_path, [*QUANTIZED, *SCALED], result=result), "mask", row_scales=True)
 
 
+@pytest.mark.parametrize("is_factor", [True, False])
+def test_a_number_inside_of_the_formula_is_refused_elsewhere(is_factor: bool, tmp_path: Path) -> None:
+    """The largest number of all texts would become one for each row, without a word."""
+    model = fs.load_inference_model(saved(tmp_path, [*QUANTIZED, *SCALED]), scope=fs.Scope())
+    program, variable = model.program, model.program.global_block.var
+    largest = variable(next(op for op in program.all_ops() if op.type == "elementwise_max").result())
+    out = largest
+    if is_factor:
+        with fs.program_guard(program, fs.Program()):
+            out = layer.reduce_sum(variable("floats") * (layer.scale(variable("s"), 0.5) * largest) * variable("rows"), 1)
+    words = rf"^unpad: elementwise_{'mul' if is_factor else 'max'} .*with a scale for each row otherwise than a product of these rows"
+    with pytest.raises(fs.UnpadError, match=words):
+        fs.unpad(program, "mask", fetches=out, scope=model.scope, row_scales=True)
+
+
 def test_another_number_of_all_texts_stays_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, [node("ReduceMax", "h", "largest", keepdims=0), node("Div", "h largest", "y")])
     with pytest.raises(fs.UnpadError, match="reduce_max") as caught:

@@ -12,13 +12,13 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.transforms.unpad import UnpaddedProgram
 
-MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "causal and mask", "later keys", "window"]
+MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "causal and mask", "causal of each text", "later keys", "window"]
 POSITIONS = ["none", "gathered", "counted", "turned", "alibi", "relative"]
 POOLINGS = [
     "rows", "mean of expanded", "mean of chosen", "mean by product", "unit mean", "sum", "max", "max of chosen", "max over zero", "first",
     "first row", "first of stride", "first by gather", "first of several cuts", "last by gather_nd", "last along", "last by argmax", "weighted", "attention",
     "causal window", "spread causal window", "zeros before a window", "channels last of masked", "causal channels last", "logarithm of sum",
-    "logarithm of chosen",
+    "logarithm of chosen", "mean of reversed twice",
 ]  # fmt: skip
 LAYOUTS = ["rows", "time first", "joined heads"]
 NETWORKS: list[dict[str, Any]] = [
