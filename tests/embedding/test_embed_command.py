@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,10 @@ from typer.testing import CliRunner
 
 import foreshape as fs
 from foreshape.apps.cli.commands import app
+from foreshape.apps.serving.served_embedder import Embedders, ServedEmbedder
+from foreshape.apps.serving.served_model import Opening
+from foreshape.apps.serving.served_network import Networks
+from foreshape.apps.serving.server_limits import ServerLimits
 
 COMMAND = [sys.executable, "-m", "foreshape", "embed"]
 
@@ -163,5 +168,8 @@ def test_rows_of_a_quantized_file_get_scales_of_their_own_on_request(tmp_path: P
     assert refused.returncode == 1 and "--row-scales" in refused.stderr
     assert run(file, texts, "--out", out, "--row-scales").returncode == 0
     np.testing.assert_array_equal(np.load(out), vectors)
+    opening = Opening(1 << 30, ServerLimits(), lambda *_: None)
+    with closing(Embedders(Networks(), 1, True).opened(str(file), opening)) as served:
+        assert isinstance(served, ServedEmbedder) and served.width == 4
     with pytest.raises(fs.errors.SchemaError, match=r"row_scales must be for an \.onnx file"):
         fs.Embedder(write_model(tmp_path / "folder", {"pooling_mode": "mean"}), row_scales=True)
