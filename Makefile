@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters torch-families bench-torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-launches bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters torch-families bench-torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,9 @@ bench: $(VENV)/dev         ## measure against what a user would pick instead
 
 bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in torch, and with recomputation
 	$(VENV)/bin/python benchmarks/memory.py
+
+bench-launches: $(VENV)/dev ## kernels, waits, copies and bytes of a training step on a pretended GPU
+	$(VENV)/bin/python benchmarks/launches.py --places
 
 bench-ranks: $(VENV)/dev   ## training over two ranks beside torch's DistributedDataParallel
 	$(VENV)/bin/python benchmarks/ranks.py

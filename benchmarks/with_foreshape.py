@@ -130,8 +130,8 @@ KINDS = {
 class Training:
     """A workload described and differentiated, with an executor and a scope with its parameters; called with ``i`` it does step ``i``."""
 
-    def __init__(self, w: workloads.Workload) -> None:
-        self.w = w
+    def __init__(self, w: workloads.Workload, device: str = "cpu") -> None:
+        self.w, self.device = w, device
         self.main, self.startup = fs.Program(), fs.Program()
         with fs.program_guard(self.main, self.startup):
             logits = KINDS[w.kind](w)
@@ -152,7 +152,7 @@ class Training:
 
     def start(self) -> None:
         """A new executor, and a scope with the first parameters."""
-        self.executor, self.scope = fs.Executor(), fs.Scope()
+        self.executor, self.scope = fs.Executor(self.device), fs.Scope()
         self.executor.run(self.startup, scope=self.scope)
         for name, value in self.w.parameters.items():
             self.scope.set(name, value.T if name in ("wi", "wh") else value)  # an LSTM's weights are [out, in]

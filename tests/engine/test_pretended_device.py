@@ -1,0 +1,130 @@
+"""The pretended device, which other tests count on: what it counts, and what it refuses; and the workloads on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.pretended_device import PretendedTensor, pretended
+
+import foreshape as fs
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import launches
+import with_foreshape
+import workloads
+
+GOLDEN = Path(__file__).parent / "launches.json"
+GPU = torch.device("cuda", 0)
+long = pytest.mark.long
+
+
+def test_tensors_say_that_they_are_there_and_compute_the_same_numbers() -> None:
+    with pretended() as device:
+        x = torch.arange(6.0, device=GPU).reshape(2, 3)
+        y = x @ torch.tensor([[1.0], [2.0], [3.0]], device=GPU)
+        assert isinstance(y, PretendedTensor) and y.device == GPU and y.is_cuda and not y.is_cpu
+        assert y.tolist() == [[8.0], [26.0]]
+        with pytest.raises(TypeError, match=r"Use Tensor\.cpu"):
+            y.numpy()
+        assert device.name == "cuda:0"
+
+
+def test_launches_are_kernels_alone() -> None:
+    with pretended() as device:
+        x = torch.empty(4, 6, device=GPU)
+        assert device.counts().launches == 0
+        x.zero_()
+        _ = x.view(24)[3:].reshape(3, 7).t(), x[1], x.detach(), x.contiguous(), torch.empty_like(x), x.to(GPU), x.float()
+        assert device.counts().launches == 1
+        x.add_(1).t().clone()
+        torch.relu(x)
+        assert device.counts().launches == 4 and device.launches_by_name["relu"] == 1
+        torch.relu(x[:0])
+        assert device.counts().launches == 4
+        assert device.counts().syncs == device.counts().copies_in == 0
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: x.sum().item(), lambda x: float(x[0]), lambda x: bool(x.any()), lambda x: x.cpu(), lambda x: x.to("cpu"), lambda x: x.tolist(),
+        lambda x: x.nonzero(), lambda x: x[x > 1], lambda x: torch.equal(x, x), lambda x: torch.empty(4).copy_(x),
+        lambda x: torch.repeat_interleave(x.long()), lambda x: torch.unique(x),
+    ],
+)  # fmt: skip
+def test_a_wait_is_counted_with_its_place(wait: object) -> None:
+    with pretended() as device:
+        x = torch.arange(4.0, device=GPU)
+        x.add_(1)
+        assert device.counts().syncs == 0
+        wait(x)  # pyright: ignore
+        assert device.counts().syncs == 1
+        (place,) = device.syncs_by_place
+        assert "test_pretended_device.py" in place or "functional.py" in place
+
+
+def test_copies_are_counted_with_their_bytes() -> None:
+    with pretended() as device:
+        x = torch.ones(3, 5).to(GPU)
+        x.copy_(torch.zeros(3, 5))
+        assert (device.counts().copies_in, device.counts().bytes_in, device.counts().blocking) == (2, 120, 2)
+        x.cpu()
+        assert (device.counts().copies_out, device.counts().bytes_out) == (1, 60)
+        device.reset()
+        assert device.counts().copies_in == 0
+
+
+def test_live_bytes_are_those_of_memory_in_blocks() -> None:
+    with pretended() as device:
+        x = torch.empty(129, device=GPU)
+        view = x[1:]
+        assert device.counts().live == 1024
+        y = x + 1
+        assert device.counts().live == 2048
+        del x, y
+        assert device.counts().live == 1024
+        del view
+        assert device.counts().live == 0 and device.counts().peak == 2048
+
+
+def test_tensors_of_both_sides_do_not_mix_but_for_numbers() -> None:
+    with pretended():
+        x, host = torch.ones(3, device=GPU), torch.ones(3)
+        for mixed in (lambda: x + host, lambda: host.add_(x), lambda: torch.cat([x, host]), lambda: x.index_select(0, torch.tensor([0])), lambda: x.dot(host)):
+            with pytest.raises(RuntimeError, match="same device"):
+                mixed()
+        assert (x + torch.tensor(2.0)).tolist() == [3.0, 3.0, 3.0]
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.ones(()).add_(x[0])
+
+
+WORKLOADS = [
+    "W1", "W2", pytest.param("W3", marks=long), pytest.param("W4", marks=long), "W5", "W5b", pytest.param("W6", marks=long), "W8",
+    pytest.param("W9", marks=long), "TOWERS", pytest.param("UNET", marks=long),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_trains_there_as_on_the_processor_with_as_many_launches(name: str, update: bool) -> None:
+    counted = launches.counted(name)
+    on_the_processor = with_foreshape.Training(workloads.load(name, launches.HEIGHT))
+    np.testing.assert_allclose(counted.losses, [on_the_processor(i) for i in range(3)], rtol=2e-5)
+    golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    c = counted.counts
+    counts = {"launches": c.launches, "syncs": c.syncs, "copies in": c.copies_in, "waiting copies in": c.blocking, "copies out": c.copies_out}
+    if update:
+        GOLDEN.write_text(json.dumps(golden | {name: counts}, indent=1, sort_keys=True) + "\n")
+        return
+    assert counts == golden[name], f"pytest {Path(__file__).name} -m '' --update writes it; it waits at {dict(counted.syncs_by_place)}"
+
+
+def test_a_device_that_is_pretended_is_gone_afterwards() -> None:
+    with pretended() as device:
+        fs.Executor(device.name)
+    with pytest.raises(fs.errors.ExecutionError, match="there is no device 'cuda:0' here"):
+        fs.Executor("cuda:0")
