@@ -48,6 +48,20 @@ TAKES_NUMBERS = {"masked_fill", "masked_fill_", "index_fill", "index_fill_", "fi
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 """Operators that take indices of the host, and copy them."""
 
+ASSERTING = {
+    "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_select", "index", "index_put", "index_put_",
+    "_index_put_impl_", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_", "take", "put", "put_", "embedding",
+    "embedding_dense_backward", "_embedding_bag", "_embedding_bag_forward_only", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
+    "nll_loss2d_backward", "index_reduce", "index_reduce_",
+}  # fmt: skip
+"""Operators whose kernels end the process' context on a GPU where an index is out of range."""
+WHOLE = {torch.ops.aten.adaptive_avg_pool2d, torch.ops.aten.adaptive_avg_pool3d}
+"""Operators made of others that change strides in place."""
+
+
+class DeviceAssertion(Exception):
+    """What no program can catch on a GPU: the context of the process has ended."""
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -117,6 +131,9 @@ class PretendedTensor(torch.Tensor):
     def to(self, *args: Any, **kwargs: Any) -> Any:
         return self.owner.moved((self, *(torch.device(x) if isinstance(x, str) else x for x in args)), kwargs)
 
+    def new_tensor(self, data: Any, **kwargs: Any) -> Any:
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
     def data_ptr(self) -> int:
         return self.elements.data_ptr()
 
@@ -145,7 +162,7 @@ class PretendedDevice(TorchDispatchMode):
         self.launches_by_name: Counter[str] = Counter()
         self.syncs_by_place: Counter[str] = Counter()
         """The operators that waited, each with the file and the line that called it."""
-        self.pinned: set[int] = set()
+        self._pinned: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
         self._counts = Counts()
         self._live = self._peak = 0
         self._blocks: WeakValueDictionary[int, Block] = WeakValueDictionary()
@@ -177,12 +194,14 @@ class PretendedDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if kwargs.get("pin_memory"):
+            return self.pin(func(*args, **{**kwargs, "pin_memory": False}))
         leaves = tree_flatten((args, kwargs))[0]
         if not any(isinstance(x, PretendedTensor) or self._is_here(x) for x in leaves):
             return func(*args, **kwargs)
         if func.namespace == "aten" and func.name().split("::")[1].split(".")[0] in ("to", "cpu", "cuda"):
             return self.moved(args, kwargs)
-        if func._can_decompose():
+        if func._can_decompose() and func.overloadpacket not in WHOLE:
             with self:
                 return func.decompose(*args, **kwargs)
         return self.call(func, args, kwargs)
@@ -224,7 +243,12 @@ class PretendedDevice(TorchDispatchMode):
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         self._refuse_mixed(func, name, tensors)
         plain_args, plain_kwargs = tree_unflatten([self._plain(x) for x in leaves], form)
-        results = func(*plain_args, **plain_kwargs)
+        try:
+            results = func(*plain_args, **plain_kwargs)
+        except (IndexError, RuntimeError) as error:
+            if name in ASSERTING and "out of" in str(error):
+                raise DeviceAssertion(f"{name}: device-side assert triggered: {error}") from None
+            raise
         makes = next((i for i, r in enumerate(func._schema.returns) if r.alias_info is not None and r.alias_info.is_write), None)
         out = results if makes is not None else tree_map(lambda x: PretendedTensor(x, self) if isinstance(x, torch.Tensor) else x, results)
         if makes is not None:
@@ -308,7 +332,17 @@ class PretendedDevice(TorchDispatchMode):
 
     def is_pinned(self, source: torch.Tensor) -> bool:
         """Return True for a tensor of the host in pinned memory."""
-        return source.untyped_storage().data_ptr() in self.pinned
+        return source.untyped_storage()._cdata in self._pinned
+
+    def synchronize(self) -> None:
+        """Wait for all that was launched, as a stream does."""
+        self._wait("synchronize")
+
+    def pin(self, source: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a tensor of the host that counts as one in pinned memory."""
+        out = source.clone()
+        self._pinned[out.untyped_storage()._cdata] = out
+        return out
 
     def _copied(self, source: Any, *, device: Any = None, dtype: Any = None, non_blocking: bool = False, memory_format: Any = None, **_: Any) -> Any:
         kwargs: dict[str, Any] = {"dtype": dtype or source.dtype}
@@ -378,8 +412,10 @@ def pretended() -> Generator[PretendedDevice]:
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
         mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
+        mock.patch.object(torch.cuda, "current_stream", lambda _=None: device),
         mock.patch.object(torch, "Generator", PretendedGenerator),
         mock.patch.object(deferred_torch, "Generator", PretendedGenerator),
+        mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: device.pin(tensor)),
         device,
     ):
         try:

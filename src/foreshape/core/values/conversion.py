@@ -33,6 +33,13 @@ def to_tensor(array: Any) -> Tensor:
     return out
 
 
+def on_device(tensor: Tensor, device: Any) -> Tensor:
+    """Return a tensor on a device. From the host to CUDA it goes by pinned memory, so that nothing waits until it is there."""
+    if device.type == "cuda" and tensor.is_cpu:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @cache
 def _type_of(dtype: Any) -> Any:
     """Return torch's element type for numpy's. Raise `TypeError` if it has none."""

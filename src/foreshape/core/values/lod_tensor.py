@@ -91,7 +91,7 @@ class LoDTensor:
         """Return the rows ``data`` with the engine's offsets, known to fit."""
         out = object.__new__(LoDTensor)
         out.data = data
-        out._lengths = [level.diff().cpu().numpy() for level in offsets.levels]
+        out._lengths = [level.diff().numpy() for level in offsets.on_host.levels]
         out._offsets = offsets
         return out
 
@@ -154,14 +154,15 @@ class LoDTensor:
         return [[0, *numpy.cumsum(level).tolist()] for level in self._lengths]
 
     def offsets_on(self, device: Any) -> Any:
-        """Return the offsets for the engine's kernels; made once, on the given device or the CPU."""
-        if self._offsets is None or self._offsets.levels[0].device != (device or self._offsets.levels[0].device):
-            if device is None and all(len(level) <= _FEW for level in self._lengths):
+        """Return the offsets for the engine's kernels, on the given device or the CPU; made once."""
+        if self._offsets is None:
+            if all(len(level) <= _FEW for level in self._lengths):
                 self._offsets = Offsets([torch.tensor([0, *accumulate(level.tolist())], dtype=torch.int64, device="cpu") for level in self._lengths])
-                return self._offsets
-            levels = [to_tensor(level) for level in self._lengths]
-            self._offsets = Offsets.of_lengths(*(levels if device is None else [level.to(device) for level in levels]))
-        return self._offsets
+            else:
+                self._offsets = Offsets.of_lengths(*[to_tensor(level) for level in self._lengths])
+        if device is None:
+            return self._offsets.on_host
+        return self._offsets if self._offsets.last.device == device else self._offsets.on_host.to(device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from foreshape.core.values.conversion import on_device
 from foreshape.core.values.torch_proxy import Tensor, torch
 
 T = TypeVar("T")
@@ -16,18 +17,36 @@ class Offsets:
 
     All values of the same raggedness share one object, in a step and in its gradient. So its tables (the sequence of each row, the order by length) are made
     at the first question and found afterwards. Never changed after it is made.
+
+    Args:
+        levels: the tensors.
+        on_host: of offsets on a device, the same ones in the memory of the host, where they are there already.
     """
 
-    __slots__ = ("_kept", "levels")
+    __slots__ = ("_kept", "_on_host", "levels")
 
-    def __init__(self, levels: Sequence[Tensor]) -> None:
+    def __init__(self, levels: Sequence[Tensor], on_host: Offsets | None = None) -> None:
         self.levels = tuple(levels)
+        self._on_host = on_host
         self._kept: dict[Any, Any] = {}
 
     @staticmethod
     def of_lengths(*levels: Tensor) -> Offsets:
         """Return the offsets from the lengths of the sequences of each level."""
         return Offsets([_from_lengths(level) for level in levels])
+
+    def to(self, device: Any) -> Offsets:
+        """Return the same offsets on a device, made once; what is asked as numbers of the host is answered without reading them back."""
+        return self.kept(("on", device), lambda: Offsets([on_device(level, device) for level in self.levels], self.on_host))
+
+    @property
+    def on_host(self) -> Offsets:
+        """Return the same offsets in the memory of the host, from a device read back once."""
+        if self.levels[-1].is_cpu:
+            return self
+        if self._on_host is None:
+            self._on_host = Offsets([level.cpu() for level in self.levels])
+        return self._on_host
 
     def kept(self, key: Any, make: Callable[[], T]) -> T:
         """Return the result of ``make``, made at the first question with this key: for tables of kernels."""
@@ -56,12 +75,12 @@ class Offsets:
     @property
     def host(self) -> list[int]:
         """Return `last` as a list."""
-        return self.kept("host", lambda: as_list(self.levels[-1]))
+        return self.kept("host", lambda: as_list(self.on_host.last))
 
     @property
     def host_lengths(self) -> list[int]:
         """Return `lengths` as a list."""
-        return self.kept("host lengths", lambda: as_list(self.lengths))
+        return self.kept("host lengths", lambda: as_list(self.on_host.lengths))
 
     @property
     def lengths(self) -> Tensor:
@@ -71,18 +90,25 @@ class Offsets:
     @property
     def longest(self) -> int:
         """Return the length of the longest innermost sequence; 0 if there is none."""
-        return self.kept("longest", lambda: int(self.lengths.max()) if self.count else 0)
+        return self.kept("longest", lambda: int(self.on_host.lengths.max()) if self.count else 0)
 
     @property
     def segments(self) -> Tensor:
         """Return the innermost sequence of each row: int64 ``[rows]``."""
-        return self.kept("segments", lambda: torch.repeat_interleave(self.lengths))
+        return self.kept("segments", lambda: torch.repeat_interleave(self.lengths, output_size=self._device_rows))
+
+    @property
+    def _device_rows(self) -> int | None:
+        """Return the number of rows, without which a device waits for it; None on the processor, which counts them itself."""
+        return None if self.levels[-1].is_cpu else self.rows
 
     @property
     def positions(self) -> Tensor:
         """Return for each row its position in its sequence, from 0: int64 ``[rows]``."""
         last = self.levels[-1]
-        return self.kept("positions", lambda: torch.arange(self.rows, device=last.device) - last[:-1].repeat_interleave(self.lengths))
+        return self.kept(
+            "positions", lambda: torch.arange(self.rows, device=last.device) - last[:-1].repeat_interleave(self.lengths, output_size=self._device_rows)
+        )
 
     def same_sequences(self, other: Offsets) -> bool:
         """Return True if the rows are grouped alike, at the innermost level."""
@@ -97,7 +123,11 @@ class Offsets:
 
     def outer(self, levels: int) -> Offsets:
         """Return the first ``levels`` levels alone."""
-        return self if levels == len(self.levels) else self.kept(("outer", levels), lambda: Offsets(self.levels[:levels]))
+        return (
+            self
+            if levels == len(self.levels)
+            else self.kept(("outer", levels), lambda: Offsets(self.levels[:levels], self._on_host and self._on_host.outer(levels)))
+        )
 
     def in_rows(self, level: int) -> Offsets:
         """Return one level with the sequences of ``level``, counted in rows."""
@@ -109,7 +139,7 @@ class Offsets:
             offsets = self.levels[level]
             for below in self.levels[level + 1 :]:
                 offsets = below[offsets]
-            return Offsets([offsets])
+            return Offsets([offsets], self._on_host and self._on_host.in_rows(level))
 
         return self.kept(("in rows", level), make)
 
@@ -127,7 +157,7 @@ class Offsets:
         def make() -> list[int]:
             if not self.longest:
                 return []
-            ended = torch.bincount(self.lengths, minlength=self.longest + 1)
+            ended = torch.bincount(self.on_host.lengths, minlength=self.longest + 1)
             return as_list((self.count - ended.cumsum(0))[: self.longest])
 
         return self.kept("alive", make)
@@ -163,13 +193,13 @@ class Offsets:
 
         def make() -> Tensor:
             last = self.levels[-1]
-            ends = (last[:-1] + last[1:] - 1).repeat_interleave(self.lengths)
+            ends = (last[:-1] + last[1:] - 1).repeat_interleave(self.lengths, output_size=self._device_rows)
             return ends - torch.arange(self.rows, device=last.device)
 
         return self.kept("reversal", make)
 
     def __repr__(self) -> str:
-        return f"Offsets({', '.join(str(as_list(level)) for level in self.levels)})"
+        return f"Offsets({', '.join(str(as_list(level)) for level in self.on_host.levels)})"
 
 
 def as_list(numbers: Any) -> list[int]:

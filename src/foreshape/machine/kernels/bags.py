@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from foreshape.core.dims import Size
+from foreshape.core.values.late_checks import limited, within
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.rows import Rows
 from foreshape.core.values.torch_private import private
@@ -17,7 +20,16 @@ _SUM = 0
 
 def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
     """Return the error of a lookup whose ids are not all rows of its table."""
-    return ExecutionError.must(f"{type}: Ids", f"in [0, {W.shape[0]}), the rows of W", f"{int(ids.min())} to {int(ids.max())}")
+    return _outside(type, W.shape[0], int(ids.min()), int(ids.max()))
+
+
+def rows_within(type: str, ids: Tensor, W: Tensor) -> Tensor:
+    """Return ids on a device limited to the rows of their table, with a late error for others."""
+    return within(ids, W.shape[0], partial(_outside, type, W.shape[0]))
+
+
+def _outside(type: str, rows: int, least: int, largest: int) -> ExecutionError:
+    return ExecutionError.must(f"{type}: Ids", f"in [0, {rows}), the rows of W", f"{least} to {largest}")
 
 
 class Bag:
@@ -38,6 +50,8 @@ class Bag:
             before = torch.zeros(len(flat) + 1, dtype=torch.int64, device=flat.device)
             torch.cumsum(kept, 0, out=before[1:])
             flat, starts = flat[kept], before[starts]
+        if not flat.is_cpu:
+            flat = rows_within(self.type, flat, table)
         try:
             out = private.bag_sums(table, flat.long(), starts, False, _SUM, False, None, True, -1)[0]
         except (RuntimeError, IndexError):
@@ -49,7 +63,7 @@ class Bag:
     def backward(self, ids: Tensor, d_bag: Tensor, height: int, offsets: Offsets | None = None) -> Rows:
         """Return the gradient of the table."""
         where = self._offsets(ids, offsets)
-        flat, which = ids.reshape(-1).long(), where.segments
+        flat, which = limited(ids.reshape(-1).long(), height), where.segments
         kept = self._kept(flat, height)
         if kept is not None:
             flat, which = flat[kept], which[kept]

@@ -6,9 +6,9 @@ from functools import partial
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import INT64, Spec
+from foreshape.core.values.late_checks import classes_within, limited, no_class
 from foreshape.core.values.torch_private import private_into
 from foreshape.core.values.torch_proxy import Lazy, Tensor, aten, torch
-from foreshape.errors import ExecutionError
 from foreshape.machine.kernels.call_record import NamedConstant, X, Y, call, of_operands
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Sizes
 from foreshape.machine.kernels.instructions import CLASS_GRADIENT, CLASS_LOSS, LOG_SOFTMAX, Instruction
@@ -37,12 +37,15 @@ class ClassLoss:
             label = label.view(-1)
         if label.dtype is not torch.int64:
             label = label.long()
+        rows = logs.shape[0]
+        if not label.is_cpu:  # which waits for no number
+            loss, counted = aten.nll_loss_forward(logs, classes_within(label, logs.shape[1], self.ignored), None, _MEAN, self.ignored)
+            return torch.where(counted > 0, loss * (counted / rows), 0.0), counted
         try:
             loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
         except IndexError:
             low, high = label.aminmax()
-            raise ExecutionError.must("a class number", f"in [0, {logs.shape[1]})", f"{low.item()} to {high.item()}") from None
-        rows = logs.shape[0]
+            raise no_class(logs.shape[1], low.item(), high.item()) from None
         if counted.item() != rows:
             loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)
         return loss, counted
@@ -53,7 +56,10 @@ class ClassLoss:
         if label.dtype is not torch.int64:
             label = label.long()
         rows = logs.shape[0]
-        if counted.item() != rows:
+        if not label.is_cpu:
+            label, start = torch.where(label == self.ignored, label, limited(label, logs.shape[1])), start * counted / rows
+            counted = counted.clamp(min=1.0)  # without a counted row all are zeros
+        elif counted.item() != rows:
             start = start * counted / rows
             if not counted.item():
                 return torch.zeros_like(logs)

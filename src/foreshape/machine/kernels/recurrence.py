@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from foreshape.core.data_class import data_class
+from foreshape.core.values.conversion import on_device
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import Tensor, torch
 
@@ -56,9 +57,9 @@ class StepSchedule:
     def _find_rows(self, first: Tensor, stride: int) -> Tensor:
         """Return the row of each place, and note the idle places."""
         device = self.order.device
-        width = torch.tensor(self.widths, dtype=torch.int64, device=device)
-        time = torch.repeat_interleave(width)
-        starts = torch.tensor(self.starts[:-1], dtype=torch.int64, device=device)
+        width = on_device(torch.tensor(self.widths, dtype=torch.int64, device="cpu"), device)
+        time = torch.repeat_interleave(width, output_size=self.places)
+        starts = on_device(torch.tensor(self.starts[:-1], dtype=torch.int64, device="cpu"), device)
         rank = torch.arange(self.places, device=device) - starts[time]
         ends = self.lengths[self.order][rank]
         if sum(self._alive) < self.places:
@@ -205,7 +206,7 @@ class StepSchedule:
         """Return the place of the last step of each sequence with any, in the schedule's order."""
         if self._ends is None:
             alive = self.widths[0] if self.widths else 0
-            starts = torch.tensor(self.starts[:-1], dtype=torch.int64, device=self.order.device)
+            starts = on_device(torch.tensor(self.starts[:-1], dtype=torch.int64, device="cpu"), self.order.device)
             self._ends = starts[self.lengths[self.order[:alive]] - 1] + torch.arange(alive, device=self.order.device)
         return self._ends
 

@@ -16,7 +16,9 @@ from foreshape.core.constructor_repr import ConstructorRepr
 from foreshape.core.hints import tells_arguments
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.emitted_code import STEP_FILE, op_at
+from foreshape.core.values.late_checks import LateCheck, first_failure, late_checks, numbers_of
 from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
@@ -36,13 +38,15 @@ from foreshape.machine.process.threads import Threads, back_on, on_others, threa
 from foreshape.machine.process.waiting import waiting
 from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
 from foreshape.runtime.engine.emit import Bound
-from foreshape.runtime.engine.fetched import names_of
+from foreshape.runtime.engine.fetched import HostCopies, names_of
 from foreshape.runtime.engine.scope import Scope, default_scope
 from foreshape.runtime.feeding.feed import aligned
 from foreshape.runtime.feeding.state_checks import NOTHING
 from foreshape.runtime.feeding.warn_once import Notes
 
 taking = border("the fed values cannot be taken", FeedError)
+_MOST_LATE_CHECKS = 64
+"""So many checks wait for the next fetch at most."""
 _giving = border("the results cannot be given", ExecutionError)
 compiling = RLock()
 """The lock for making a step or checking new shapes, since two threads may bring one program."""
@@ -97,6 +101,7 @@ class Executor(ConstructorRepr):
         self.budget: MemoryBudget | None = None
         """Keeps all runs, and the memory between them, below a bound."""
         self._target = None if device == "cpu" else device_of(device)
+        self._late_checks: list[LateCheck] = []
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
             if seed is None:
@@ -187,6 +192,8 @@ class Executor(ConstructorRepr):
         """Return the fetched values of a step over a scope."""
         function = bound.function if planned.small is None or self.check else step.function(bound, planned)
         fetched = self.call(step, function, planned, tensors, scope)
+        if self._target is not None:
+            fetched = self._on_host(fetched)
         for value, source in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
                 raise ExecutionError(f"{source.name} has no value: the block that makes it did not run")
@@ -194,6 +201,21 @@ class Executor(ConstructorRepr):
             out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
             for place, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
                 out[place] = LoDTensor.of_offsets(out[place], offsets)
+        return out
+
+    def _on_host(self, fetched: Sequence[Any]) -> list[Any]:
+        """Return fetched values of a device in the memory of the host, after one wait. Raise the error of a check that was waiting for that."""
+        copies, checks = HostCopies(), self._late_checks
+        out = [copies.value(v) for v in fetched]
+        if not checks or (not fetched and len(checks) < _MOST_LATE_CHECKS):
+            copies.wait()
+            return out
+        self._late_checks = []
+        numbers = copies.copy(numbers_of(checks))
+        copies.wait()
+        failure = first_failure(checks, as_list(numbers))
+        if failure is not None:
+            raise placed(*failure)
         return out
 
     def ready(self, step: CompiledStep, tensors: list[Any], signature: tuple[Any, ...], scope: Scope) -> tuple[Bound, ShapePlan]:
@@ -230,6 +252,7 @@ class Executor(ConstructorRepr):
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
         """
         this_run.generator, this_run.memory_limit = self._generator, self._limit
+        late_checks.pending = None if self._target is None else self._late_checks
         usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
         if threads != usual:
@@ -350,9 +373,9 @@ def _op_of(error: Exception) -> Op | None:
     return op
 
 
-def placed(error: ExecutionError) -> ExecutionError:
-    """Return a kernel's own error, with the user's line."""
-    op = _op_of(error)
+def placed(error: ExecutionError, op: Op | None = None) -> ExecutionError:
+    """Return a kernel's own error, with the user's line: of ``op``, or the op that raised it."""
+    op = op or _op_of(error)
     if op is None or error.site is not None:
         return error
     return error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)

@@ -13,10 +13,13 @@ from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.rows import Rows
 from foreshape.core.values.selected_rows import SelectedRows
 from foreshape.core.values.tensor_array import TensorArray
-from foreshape.core.values.torch_proxy import Tensor
+from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.language.program import Op, Program, Variable
 from foreshape.machine.process.this_run import require_room
+
+_MOST_PINNED = 1 << 24
+"""The most bytes of a tensor that is copied by pinned memory."""
 
 
 def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ def fetcher(source: Value, frozen: bool) -> Callable[[Any], Any]:
         if isinstance(value, TensorArray):
             return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
         if isinstance(value, Offsets):
-            return [(int(index), value.host_lengths[int(index)]) for index in value.order]
+            return [(int(index), value.host_lengths[int(index)]) for index in value.on_host.order]
         if value is None:  # an array that nothing was written to
             return []
         if shared or frozen:  # an expanded tensor is as large as its numbers only now
@@ -72,6 +75,39 @@ def fetcher(source: Value, frozen: bool) -> Callable[[Any], Any]:
         return to_numpy(value).copy()
 
     return convert if source.variable is None or source.variable.kind is not LOD_TENSOR else to_numpy if not shared and not frozen else tensor
+
+
+class HostCopies:
+    """Copies of a device's tensors in the memory of the host, for all of which it waits once."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        self._device: Any = None
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Return the memory that a tensor is copied into, which has its numbers after `wait`; a tensor of the host itself."""
+        if tensor.is_cpu or tensor.device.type != "cuda" or tensor.nbytes > _MOST_PINNED:
+            return tensor.cpu()
+        self._device = tensor.device
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        out = torch.empty_like(pinned, pin_memory=False)
+        self._copies.append((out, pinned.copy_(tensor, non_blocking=True)))
+        return out
+
+    def value(self, value: Any) -> Any:
+        """Return the same for a fetched value of any kind."""
+        if isinstance(value, Rows):
+            return Rows(self.copy(value.rows), self.copy(value.values), value.height)
+        if isinstance(value, TensorArray):
+            return TensorArray.of([None if t is None else self.copy(t) for t in value.tensors], value.offsets)
+        return self.copy(value) if isinstance(value, Tensor) else value
+
+    def wait(self) -> None:
+        """Wait until all copies are there. Pinned memory is little, so that nobody keeps it."""
+        if self._copies:
+            torch.cuda.current_stream(self._device).synchronize()
+        for out, pinned in self._copies:
+            out.copy_(pinned)
 
 
 def _element(data: Any, offsets: Offsets | None) -> Any:

@@ -11,7 +11,7 @@ from foreshape.compiler.lowering.kernel_calls import Value
 from foreshape.core.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.core.hints import did_you_mean
 from foreshape.core.spec import SELECTED_ROWS, Spec
-from foreshape.core.values.conversion import is_masked, to_tensor
+from foreshape.core.values.conversion import is_masked, on_device, to_tensor
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.rows import Rows
@@ -87,7 +87,7 @@ class Feeder:
             tensor = _tensor(value, source)
             if tensor.dtype is not torch_type:
                 tensor = self._converted(value, tensor, torch_type, notes)
-            out.append(tensor if self.device is None else tensor.to(self.device))
+            out.append(tensor if self.device is None else on_device(tensor, self.device))
         if len(feed) > len(self.inputs):
             self.refuse_unknown(feed)
         shapes = [t.shape for t in out]

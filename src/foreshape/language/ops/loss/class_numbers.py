@@ -54,8 +54,7 @@ class NllLoss(Operator):
 
     def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels as an index (0 where ignored), and the weight of each (0 where ignored)."""
-        index = Label.long()
-        check_classes(index, X.shape[1], self.ignore_index)
+        index = check_classes(Label.long(), X.shape[1], self.ignore_index)
         counted = index != self.ignore_index
         index = index * counted
         return index, Weight.take(index).masked_fill_(counted.logical_not_(), 0.0)
@@ -67,7 +66,7 @@ class NllLoss(Operator):
     def _unweighted(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor]:
         index, forward = Label.long(), aten.nll_loss_forward if X.dim() == 2 else aten.nll_loss2d_forward
         if not X.is_cpu:
-            check_classes(index, X.shape[1], self.ignore_index)  # a kernel of a GPU that stops ends all work on it
+            index = check_classes(index, X.shape[1], self.ignore_index)  # a kernel of a GPU that stops ends all work on it
         try:
             out, total = forward(X, index, None, _REDUCTIONS.index(self.reduction), self.ignore_index)
         except IndexError:
@@ -101,8 +100,8 @@ class NllLoss(Operator):
     @gradient("X", "Label", "Weight", "Out@GRAD", "Total_weight", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, Weight: Tensor | None, d_out: Tensor, Total_weight: Tensor) -> Tensor:
         if Weight is None:
-            index, out = Label.long(), X.new_empty(X.shape)
-            check_classes(index, X.shape[1], self.ignore_index)  # torch's kernel of images compares not all: it would write beside its memory
+            out = X.new_empty(X.shape)
+            index = check_classes(Label.long(), X.shape[1], self.ignore_index)  # torch's kernel of images compares not all: it would write beside its memory
             back = aten_into.nll_loss_backward if X.dim() == 2 else aten_into.nll_loss2d_backward
             return back(d_out, X, index, None, _REDUCTIONS.index(self.reduction), self.ignore_index, Total_weight, into=out)
         index, weights = self._weights(X, Label, Weight)

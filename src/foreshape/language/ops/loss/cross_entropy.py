@@ -164,8 +164,7 @@ class CrossEntropyGrad2(Operator):
 
     def kernel(self, *tensors: Tensor) -> Tensor:
         label, match, shape, d_y = tensors
-        index = class_index(match, label, -1)
-        check_classes(index, shape.shape[-2], self.ignore_index)
+        index = check_classes(class_index(match, label, -1), shape.shape[-2], self.ignore_index)
         index = index.masked_fill(index == self.ignore_index, 0)
         return _scattered(shape.shape[:-1], match, index, label, d_y, self.ignore_index)
 
@@ -194,8 +193,7 @@ def _picking_workspace(x: Spec, label: Spec) -> Size:
 
 def _picked(x: Tensor, label: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Return the probabilities at the labels (1 where ignored, for a loss of 0), and the labels as an index (0 where ignored)."""
-    index = class_index(x, label, -1)
-    check_classes(index, x.shape[-1], ignore_index)
+    index = check_classes(class_index(x, label, -1), x.shape[-1], ignore_index)
     ignored = index == ignore_index
     index = index.masked_fill(ignored, 0)
     return x.gather(-1, index).masked_fill_(ignored, 1.0), index

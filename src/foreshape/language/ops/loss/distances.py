@@ -196,8 +196,7 @@ class CenterLoss(Operator):
         return X.nbytes + 2 * Centers.nbytes + (8 + 2 * X.known_dtype.itemsize) * Label.elements
 
     def kernel(self, X: Tensor, Label: Tensor, Centers: Tensor, CenterUpdateRate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        index = Label.reshape(-1).long()
-        check_classes(index, Centers.shape[0], 0)
+        index = check_classes(Label.reshape(-1).long(), Centers.shape[0], 0)
         difference = X - Centers.index_select(0, index)
         if self.need_update:
             sums = torch.zeros_like(Centers).index_add_(0, index, difference)

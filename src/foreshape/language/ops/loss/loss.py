@@ -6,8 +6,9 @@ from typing import Any
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import FLOATING, INDEX, INT64, Spec
+from foreshape.core.values.late_checks import classes_within, limited, no_class
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.errors import TypeMismatchError
 from foreshape.language.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import axis_of, fail, how_to_fit, require_equal
 from foreshape.language.operator.samples import f32, i64, reject, sample
@@ -92,7 +93,7 @@ class SoftmaxWithCrossEntropy(Operator):
             return (Label * log_p).sum(self.axis, keepdim=True).neg_()
         index = class_index(log_p, Label, self.axis)
         axis: int = self.axis
-        check_classes(index, log_p.shape[axis], self.ignore_index)
+        index = check_classes(index, log_p.shape[axis], self.ignore_index)
         ignored = index == self.ignore_index
         return log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0).neg_()
 
@@ -116,7 +117,8 @@ class SoftmaxWithCrossEntropy(Operator):
         index = class_index(Softmax, Label, self.axis)
         ignored = index == self.ignore_index
         d_loss = d_loss.masked_fill(ignored, 0.0)
-        safe = index.masked_fill(ignored, 0)
+        axis: int = self.axis
+        safe = limited(index.masked_fill(ignored, 0), Softmax.shape[axis])
         if not self.use_softmax:
             slopes = -d_loss / Softmax.gather(self.axis, safe)
             return (torch.zeros_like(Softmax) if into is None else into.zero_()).scatter_(self.axis, safe, slopes)
@@ -139,9 +141,15 @@ class SoftmaxWithCrossEntropy(Operator):
     ]
 
 
-def check_classes(index: Tensor, classes: int, ignore_index: int) -> None:
-    """Refuse a class number outside of 0..classes-1 (other than the ignored one): torch's kernels may not check it."""
-    if index.numel() and index.device.type == "cpu":
+def check_classes(index: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """Refuse a class number outside of 0..classes-1 (other than the ignored one): torch's kernels may not check it. Return them.
+
+    On a device the refusal comes with the step's results, and the numbers are limited to the classes until then.
+    """
+    if not index.is_cpu:
+        return classes_within(index, classes, ignore_index)
+    if index.numel():
         low, high = index.aminmax()
         if (low.item() < 0 or high.item() >= classes) and bool((((index < 0) | (index >= classes)) & (index != ignore_index)).any()):
-            raise ExecutionError(f"a class number must be in [0, {classes}); seen {low.item()} to {high.item()}")
+            raise no_class(classes, low.item(), high.item())
+    return index

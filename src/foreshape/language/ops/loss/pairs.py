@@ -162,8 +162,7 @@ class BprLoss(Operator):
         return 2 * X.nbytes + (0 if Label.dtype is INT64 else 8 * Label.elements) + 2 * X.known_dtype.itemsize * Label.elements + copies(strided, X=X)
 
     def _differences(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor]:
-        index = class_index(X, Label, -1)
-        check_classes(index, X.shape[-1], 0)
+        index = check_classes(class_index(X, Label, -1), X.shape[-1], 0)
         return X - X.gather(-1, index), index
 
     def kernel(self, X: Tensor, Label: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import FLOATING, INDEX, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
+from foreshape.core.values.late_checks import limited
 from foreshape.core.values.rows import Rows
 from foreshape.core.values.torch_proxy import Tensor, aten, torch
 from foreshape.language.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
@@ -14,7 +15,7 @@ from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.language.ops.rules.gradient_dims import check_made
-from foreshape.machine.kernels.bags import outside
+from foreshape.machine.kernels.bags import outside, rows_within
 
 _FETCHED = 8
 """The cost of one gathered element of a row in a large table, in multiplications."""
@@ -51,6 +52,8 @@ class Lookup(Operator):
 
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
         ids = self._ids(Ids)
+        if not ids.is_cpu:
+            ids = rows_within(self.type, ids, W)
         try:
             out = torch.embedding(W, ids)
         except (IndexError, RuntimeError):
@@ -82,7 +85,7 @@ class Lookup(Operator):
 
     @gradient(*_given, gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_workspace, layout={"W@GRAD": "row"})
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
-        ids = self._ids(Ids)
+        ids = limited(self._ids(Ids), W.shape[0])
         padding = self._padding(W)
         if not self.is_sparse:
             return aten.embedding_dense_backward(d_out, ids, W.shape[0], padding, False)

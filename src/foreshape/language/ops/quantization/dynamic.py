@@ -13,7 +13,7 @@ from foreshape.language.operator.require import require, require_at_most, requir
 from foreshape.language.operator.samples import SampleTensor, f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.operator.traits import WHOLE, ShardingRule, axis_names
-from foreshape.machine.kernels.bags import outside
+from foreshape.machine.kernels.bags import outside, rows_within
 from foreshape.machine.kernels.rows_of_bytes import rounded, steps_of
 
 
@@ -116,6 +116,8 @@ class Int8Lookup(Operator):
 
     def kernel(self, W: Tensor, Scale: Tensor, Ids: Tensor) -> Tensor:
         ids = Ids.reshape(-1)
+        if not ids.is_cpu:
+            ids = rows_within(self.type, ids, W)
         try:
             out = W.index_select(0, ids).float()
         except (IndexError, RuntimeError):

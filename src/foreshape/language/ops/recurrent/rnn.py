@@ -148,7 +148,9 @@ class Rnn(RecurrentNetworkBase):
         if SequenceLength is not None:
             lengths = SequenceLength.to(Input.device, dtype=torch.int64)
             if batch and not bool(((lengths >= 0) & (lengths <= time)).all()):
-                raise ExecutionError(f"rnn: SequenceLength must be from 0 to {time}, the time steps of Input; seen {lengths.min()} to {lengths.max()}")
+                raise ExecutionError(
+                    f"rnn: SequenceLength must be from 0 to {time}, the time steps of Input; seen {int(lengths.min())} to {int(lengths.max())}"
+                )
         return Dense({}, time, batch, lengths, Input.device)
 
     def kernel(

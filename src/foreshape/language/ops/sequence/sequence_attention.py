@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from foreshape.core.dims import Size, ceildiv, maximum, minimum, reaches
 from foreshape.core.spec import FLOATING, FP32, FP64, Spec
+from foreshape.core.values.conversion import on_device
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, TypeMismatchError
@@ -114,7 +115,7 @@ def _rows_of(begins: Any, sequences: Any, length: int, owner: Offsets) -> _RowSp
     if count == 1 or (first[1:] - first[:-1] == length).all():
         return _RowSpan(int(first[0]), count * length, None)
     rows = (first[:, None] + numpy.arange(length)).reshape(-1)
-    return _RowSpan(int(first[0]), count * length, torch.from_numpy(rows).to(owner.last.device))  # pyright: ignore[reportUnknownMemberType]
+    return _RowSpan(int(first[0]), count * length, on_device(torch.from_numpy(rows), owner.last.device))  # pyright: ignore[reportUnknownMemberType]
 
 
 def _piece_rows(X: Tensor, rows: _RowSpan) -> Tensor:

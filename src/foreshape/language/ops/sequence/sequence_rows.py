@@ -147,8 +147,7 @@ class SequenceScatter(Operator):
         return X.like()
 
     def _places(self, spans: Offsets, Ids: Tensor, width: int) -> Tensor:
-        check_index(Ids, width, "sequence_scatter: an id")
-        return (spans.segments * width).add_(Ids.reshape(-1))
+        return (spans.segments * width).add_(check_index(Ids, width, "sequence_scatter: an id").reshape(-1))
 
     def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
         return 16 * Ids.elements + copies(strided, X=X, Ids=Ids, Updates=Updates)

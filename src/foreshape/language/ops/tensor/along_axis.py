@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.core.dims import Size, maximum
 from foreshape.core.spec import ANY, INDEX, NUMERIC, Spec
+from foreshape.core.values.late_checks import limited
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.language.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import axis_of, require_equal, require_rank
@@ -32,8 +33,7 @@ class IndexSample(Operator):
         return (X if X.known_dims[0] == rows else X.dense()).with_dims((rows, Index.known_dims[1]))
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
-        check_index(Index, X.shape[1], "an index")
-        return X.gather(1, Index.long().contiguous())
+        return X.gather(1, check_index(Index, X.shape[1], "an index").long().contiguous())
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
         return 2 * (widened(Index) + copies(strided, Index=Index))
@@ -43,7 +43,7 @@ class IndexSample(Operator):
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
-        return d_out.new_zeros(X.shape).scatter_add_(1, Index.long(), d_out)
+        return d_out.new_zeros(X.shape).scatter_add_(1, limited(Index.long(), X.shape[1]), d_out)
 
     samples = [
         sample(X=f32(3, 5), Index=i64(3, 2, high=4)),

@@ -136,10 +136,10 @@ class ShardIndex(Operator):
         return 2 * X.nbytes + 2 * X.elements
 
     def kernel(self, X: Tensor) -> Tensor:
-        check_index(X, self.index_num, "a number in X")
+        numbers = check_index(X, self.index_num, "a number in X")
         share = -(-self.index_num // self.nshards)
-        inside = torch.div(X, share, rounding_mode="floor") == self.shard_id
-        return torch.where(inside, X % share, self.ignore_value).to(X.dtype)
+        inside = torch.div(numbers, share, rounding_mode="floor") == self.shard_id
+        return torch.where(inside, numbers % share, self.ignore_value).to(X.dtype)
 
     samples = [
         sample(X=i64(7, 1, high=19), index_num=20, nshards=3, shard_id=1),
@@ -210,8 +210,7 @@ class Multiplex(Operator):
 
     def _rows(self, Ids: Tensor, count: int) -> list[Tensor]:
         """Return for each X the rows taken from it."""
-        check_index(Ids, count, "a number in Ids")
-        ids = Ids.reshape(-1)
+        ids = check_index(Ids, count, "a number in Ids").reshape(-1)
         return [(ids == k).nonzero().reshape(-1) for k in range(count)]
 
     def kernel(self, X: list[Tensor], Ids: Tensor) -> Tensor:

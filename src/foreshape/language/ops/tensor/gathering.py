@@ -8,6 +8,7 @@ from typing import Any
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import ANY, ANY_OR_COMPLEX, BOOL, FP32, INDEX, INT64, INTEGER, LOD_TENSOR, Spec
+from foreshape.core.values.late_checks import limited, within
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import element_type, torch_dtype
 from foreshape.errors import ExecutionError
@@ -21,24 +22,36 @@ from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.rules.known_values import carry, chosen, known_axis, known_number, number_at_run, whole_dims
 
 
-def check_index(index: Tensor, size: int, subject: str, low: int = 0) -> int | None:
-    """Refuse indices outside of low..size-1, on the CPU, where the check is cheap; elsewhere the device's kernel refuses them. Returns the least, if known."""
-    if not index.numel() or index.device.type != "cpu":
+def check_index(index: Tensor, size: int, subject: str, low: int = 0) -> Tensor:
+    """Refuse indices outside of low..size-1, and return them; on a device the refusal comes with the step's results, and they are limited until then."""
+    if not index.is_cpu:
+        return within(index, size, partial(_outside, size, subject, low), low)
+    _least(index, size, subject, low)
+    return index
+
+
+def _least(index: Tensor, size: int, subject: str, low: int) -> int | None:
+    """Return the least of indices on the processor; refuse those outside of low..size-1."""
+    if not index.numel():
         return None
     least, largest = (int(n.item()) for n in index.aminmax())
     if least < low or largest >= size:
-        raise ExecutionError(f"{subject} must be in [{low}, {size}); seen {least} to {largest}")
+        raise _outside(size, subject, low, least, largest)
     return least
+
+
+def _outside(size: int, subject: str, low: int, least: int, largest: int) -> ExecutionError:
+    return ExecutionError(f"{subject} must be in [{low}, {size}); seen {least} to {largest}")
 
 
 def picked(take: Callable[[Tensor], Tensor], index: Tensor, size: int, low: int = 0) -> Tensor:
     """Return the result of a kernel with a check of its own, but for negative indices; refuse indices outside of low..size-1 in words."""
-    if low and index.device.type != "cpu":
-        return take(from_front(index, size))
+    if not index.is_cpu:
+        return take(from_front(index, size) if low else check_index(index, size, "an index"))
     try:
         return take(index)
     except (IndexError, RuntimeError):
-        least = check_index(index, size, "an index", low)
+        least = _least(index, size, "an index", low)
         if least is None or least >= 0:
             raise
         return take(from_front(index, size))
@@ -46,10 +59,11 @@ def picked(take: Callable[[Tensor], Tensor], index: Tensor, size: int, low: int 
 
 def from_front(index: Tensor, size: int) -> Tensor:
     """Return indices with negative ones counted from the front, and refuse others than -size..size-1."""
-    least = check_index(index, size, "an index", -size)
-    if least is None:
+    if not index.is_cpu:
+        index = check_index(index, size, "an index", -size)
         return torch.where(index < 0, index + size, index)
-    return index.remainder(size) if least < 0 else index
+    least = _least(index, size, "an index", -size)
+    return index.remainder(size) if least is not None and least < 0 else index
 
 
 def _column(index: Spec, slot: str) -> tuple[Size, ...]:
@@ -89,7 +103,7 @@ def _selected(X: Tensor, index: Tensor, axis: int) -> Tensor:
 def _given_back(X: Tensor, index: Tensor, axis: int, d_out: Tensor) -> Tensor:
     """Return the gradient of `_selected`: each part added at its source."""
     out = d_out.new_zeros(X.shape)
-    return out.index_add_(axis, index.reshape(-1), d_out if index.dim() else d_out.unsqueeze(axis))
+    return out.index_add_(axis, limited(index.reshape(-1), X.shape[axis]), d_out if index.dim() else d_out.unsqueeze(axis))
 
 
 class Gather(Operator):
@@ -238,13 +252,18 @@ class GatherNd(Operator):
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         columns = Index.unbind(-1)
+        if not Index.is_cpu:
+            columns = self._checked(X, columns)
         try:
-            out = X[columns]
+            out = X[tuple(columns)]
         except IndexError:
-            for axis, column in enumerate(columns):
-                check_index(column, X.shape[axis], f"an index into axis {axis}", -X.shape[axis])
+            self._checked(X, columns)
             raise
         return out if Index.dim() > 1 else out.clone()  # for one place torch returns a view
+
+    @staticmethod
+    def _checked(X: Tensor, columns: Sequence[Tensor]) -> list[Tensor]:
+        return [check_index(column, X.shape[axis], f"an index into axis {axis}", -X.shape[axis]) for axis, column in enumerate(columns)]
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
         return widened(Index) + copies(strided, X=X)
@@ -254,7 +273,8 @@ class GatherNd(Operator):
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
-        return d_out.new_zeros(X.shape).index_put_(tuple(Index.unbind(-1)), d_out, accumulate=True)
+        columns = [limited(column, X.shape[axis], -X.shape[axis]) for axis, column in enumerate(Index.unbind(-1))]
+        return d_out.new_zeros(X.shape).index_put_(tuple(columns), d_out, accumulate=True)
 
     samples = [
         sample(X=f32(4, 3), Index=i64(5, 2, high=2)),
@@ -289,8 +309,7 @@ class Scatter(Operator):
         return carry(X, placed(X.value, Ids.value, Updates.value))
 
     def kernel(self, X: Tensor, Ids: Tensor, Updates: Tensor) -> Tensor:
-        check_index(Ids, X.shape[0], "an id")
-        ids = Ids.reshape(-1).long()
+        ids = check_index(Ids, X.shape[0], "an id").reshape(-1).long()
         if self.overwrite:
             return X.index_copy(0, ids, Updates)
         return X.index_fill(0, ids, 0).index_add_(0, ids, Updates)
@@ -306,7 +325,7 @@ class Scatter(Operator):
 
     @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        ids = Ids.reshape(-1).long()
+        ids = limited(Ids.reshape(-1).long(), d_out.shape[0])
         return d_out.index_fill(0, ids, 0) if requested[0] else None, d_out.index_select(0, ids) if requested[1] else None
 
     samples = [
@@ -358,10 +377,9 @@ class OneHotV2(Operator):
         if depth < 1:
             raise ExecutionError(f"{self.type}: depth must be at least 1; seen {depth}")
         out = torch.zeros((*X.shape, depth), dtype=torch_dtype(self.dtype), device=X.device)
-        index = X.long().unsqueeze(-1)
         if not self.allow_out_of_range:
-            check_index(X, depth, "a number")
-            return out.scatter_(-1, index, 1)
+            return out.scatter_(-1, check_index(X, depth, "a number").long().unsqueeze(-1), 1)
+        index = X.long().unsqueeze(-1)
         outside = (index < 0) | (index >= depth)
         return out.scatter_(-1, index.masked_fill(outside, 0), (~outside).to(out.dtype))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import ANY, BOOL, INDEX, NUMERIC, Spec
+from foreshape.core.values.late_checks import limited
 from foreshape.core.values.torch_proxy import Tensor, aten, torch
 from foreshape.errors import ExecutionError
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
@@ -40,8 +41,8 @@ class IndexAdd(Operator):
 
     def kernel(self, X: Tensor, Index: Tensor, AddValue: Tensor, *, into: Tensor | None = None) -> Tensor:
         axis: int = self.axis
-        check_index(Index, X.shape[axis], "an index")
-        return (X.clone() if into is None else into).index_add_(self.axis, Index, AddValue)
+        places = check_index(Index, X.shape[axis], "an index")
+        return (X.clone() if into is None else into).index_add_(self.axis, places, AddValue)
 
     def workspace(self, X: Spec, Index: Spec, AddValue: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Index=Index, AddValue=AddValue)
@@ -56,7 +57,8 @@ class IndexAdd(Operator):
         "Index", "AddValue", "Out@GRAD", gives=("X@GRAD", "AddValue@GRAD"), infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace
     )
     def backward(self, Index: Tensor, AddValue: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        return d_out.view_as(d_out), d_out.index_select(self.axis, Index) if requested[1] else None
+        axis: int = self.axis
+        return d_out.view_as(d_out), d_out.index_select(axis, limited(Index, d_out.shape[axis])) if requested[1] else None
 
     samples = [
         sample(X=f32(4, 3), Index=i64(5, high=3), AddValue=f32(5, 3)),
@@ -126,8 +128,7 @@ class IndexPut(Operator):
                 out.extend(index.nonzero(as_tuple=True))
             else:
                 size = x.shape[len(out)]
-                check_index(index, size, f"an index into axis {len(out)}", -size)
-                out.append(index.long())
+                out.append(check_index(index, size, f"an index into axis {len(out)}", -size).long())
         return tuple(out)
 
     def kernel(self, x: Tensor, indices: list[Tensor], value: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -203,10 +204,7 @@ class ScatterNdAdd(Operator):
         return X.like()
 
     def _places(self, x: Tensor, Index: Tensor) -> tuple[Tensor, ...]:
-        columns = Index.unbind(-1)
-        for axis, column in enumerate(columns):
-            check_index(column, x.shape[axis], f"an index into axis {axis}")
-        return columns
+        return tuple([check_index(column, x.shape[axis], f"an index into axis {axis}") for axis, column in enumerate(Index.unbind(-1))])
 
     def kernel(self, X: Tensor, Index: Tensor, Updates: Tensor, *, into: Tensor | None = None) -> Tensor:
         return (X.clone() if into is None else into).index_put_(self._places(X, Index), Updates, accumulate=True)
