@@ -12,6 +12,7 @@ import torch
 from support.pretended_device import PretendedTensor, pretended
 
 import foreshape as fs
+from foreshape import layer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import launches
@@ -121,6 +122,39 @@ def test_a_workload_trains_there_as_on_the_processor_with_as_many_launches(name:
         GOLDEN.write_text(json.dumps(golden | {name: counts}, indent=1, sort_keys=True) + "\n")
         return
     assert counts == golden[name], f"pytest {Path(__file__).name} -m '' --update writes it; it waits at {dict(counted.syncs_by_place)}"
+
+
+@pytest.mark.parametrize(("precision", "waits"), [("fp32", 1), ("bf16", 1), ("fp16", 3)])
+def test_a_training_waits_once_a_step_and_stops_before_a_wrong_update(precision: str, waits: int) -> None:
+    x, y = np.random.RandomState(0).standard_normal((64, 20)).astype("float32"), np.arange(64)[:, None] % 4
+
+    def losses(executor: fs.Executor, epochs: int, scope: fs.Scope) -> list[float]:
+        return fs.train(loss, {"x": x, "y": y}, optimizer=fs.optimizer.Adam(0.01), epochs=epochs, precision=precision, executor=executor, scope=scope,
+                        progress=False, batch_size=16).losses  # fmt: skip
+
+    with fs.program() as described:
+        hidden = layer.fc(layer.data("x", ["batch", 20]), 16, "relu")
+        loss = layer.mean(layer.softmax_with_cross_entropy(layer.fc(hidden, 4), layer.data("y", ["batch", 1], dtype="int64")))
+    scopes = [fs.Scope(), fs.Scope()]
+    for scope in scopes:
+        fs.Executor(seed=1).run(described.startup, scope=scope)
+    parameters = scopes[0].names()
+    expected = losses(fs.Executor(seed=1), 3, scopes[0])
+    with pretended() as device:
+        executor, counts = fs.Executor(device.name, seed=1), []
+        seen = losses(executor, 3, scopes[1])
+        np.testing.assert_allclose(seen, expected, rtol=1e-4)
+        for epochs in (2, 4):  # what a run reads besides its steps is the same
+            device.reset()
+            losses(executor, epochs, scopes[1])
+            counts.append(device.counts().syncs)
+        assert counts[1] - counts[0] == 2 * (4 * waits + 1), device.syncs_by_place  # and once an epoch for the rate that is noted
+        weights = {name: scopes[1].get(name) for name in parameters}
+        y[:] = 4
+        with pytest.raises(fs.errors.ExecutionError, match=r"a class number must be in \[0, 4\); seen 4 to 4"):
+            losses(executor, 1, scopes[1])
+        changed = [name for name, value in weights.items() if not np.array_equal(scopes[1].get(name), value)]
+        assert not changed
 
 
 def test_a_device_that_is_pretended_is_gone_afterwards() -> None:

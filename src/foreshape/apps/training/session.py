@@ -36,6 +36,7 @@ from foreshape.language.program.call_site import warn_user
 from foreshape.metrics import Metric
 from foreshape.optimizer.ownership import Owner
 from foreshape.runtime.engine import Executor, Scope
+from foreshape.runtime.engine.fetched import with_checks
 from foreshape.runtime.engine.finite import NotFinite
 from foreshape.runtime.engine.prepared_run import repeated
 from foreshape.transforms.passes.accumulate import COUNTER
@@ -437,8 +438,9 @@ class LossScale:
         """Return the number of updates left out and of updates due in the last step: none within a group of batches."""
         if self._counter is not None and int(scope.tensor(self._counter).item()):
             return 0, 0
-        scale = float(scope.tensor(self._scale).item())
-        left_out = int(int(scope.tensor(self._good).item()) == 0 and scale <= self._last)
+        numbers = with_checks([scope.tensor(self._scale), scope.tensor(self._good)], [])
+        scale, good = float(numbers[0].item()), int(numbers[1].item())
+        left_out = int(good == 0 and scale <= self._last)
         self._last = scale
         self.updates += 1
         self.left_out += left_out

@@ -16,9 +16,8 @@ from foreshape.core.constructor_repr import ConstructorRepr
 from foreshape.core.hints import tells_arguments
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.emitted_code import STEP_FILE, op_at
-from foreshape.core.values.late_checks import LateCheck, first_failure, late_checks, numbers_of
+from foreshape.core.values.late_checks import LateCheck, late_checks
 from foreshape.core.values.lod_tensor import LoDTensor
-from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
@@ -38,7 +37,7 @@ from foreshape.machine.process.threads import Threads, back_on, on_others, threa
 from foreshape.machine.process.waiting import waiting
 from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
 from foreshape.runtime.engine.emit import Bound
-from foreshape.runtime.engine.fetched import HostCopies, names_of
+from foreshape.runtime.engine.fetched import names_of, with_checks
 from foreshape.runtime.engine.scope import Scope, default_scope
 from foreshape.runtime.feeding.feed import aligned
 from foreshape.runtime.feeding.state_checks import NOTHING
@@ -205,17 +204,9 @@ class Executor(ConstructorRepr):
 
     def _on_host(self, fetched: Sequence[Any]) -> list[Any]:
         """Return fetched values of a device in the memory of the host, after one wait. Raise the error of a check that was waiting for that."""
-        copies, checks = HostCopies(), self._late_checks
-        out = [copies.value(v) for v in fetched]
-        if not checks or (not fetched and len(checks) < _MOST_LATE_CHECKS):
-            copies.wait()
-            return out
-        self._late_checks = []
-        numbers = copies.copy(numbers_of(checks))
-        copies.wait()
-        failure = first_failure(checks, as_list(numbers))
-        if failure is not None:
-            raise placed(*failure)
+        checks = self._late_checks if fetched or len(self._late_checks) >= _MOST_LATE_CHECKS else []
+        out = with_checks(fetched, checks)
+        late_checks.copies.clear()
         return out
 
     def ready(self, step: CompiledStep, tensors: list[Any], signature: tuple[Any, ...], scope: Scope) -> tuple[Bound, ShapePlan]:
@@ -253,6 +244,7 @@ class Executor(ConstructorRepr):
         """
         this_run.generator, this_run.memory_limit = self._generator, self._limit
         late_checks.pending = None if self._target is None else self._late_checks
+        late_checks.copies.clear()
         usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
         if threads != usual:
@@ -373,9 +365,9 @@ def _op_of(error: Exception) -> Op | None:
     return op
 
 
-def placed(error: ExecutionError, op: Op | None = None) -> ExecutionError:
-    """Return a kernel's own error, with the user's line: of ``op``, or the op that raised it."""
-    op = op or _op_of(error)
+def placed(error: ExecutionError) -> ExecutionError:
+    """Return a kernel's own error, with the user's line."""
+    op = _op_of(error)
     if op is None or error.site is not None:
         return error
     return error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from foreshape.compiler.lowering import Value
 from foreshape.core.spec import LOD_TENSOR, STEP_SCOPES
 from foreshape.core.values.conversion import to_numpy
+from foreshape.core.values.late_checks import LateCheck, first_failure, late_checks, numbers_of
 from foreshape.core.values.lod_tensor import LoDTensor
-from foreshape.core.values.offsets import Offsets
+from foreshape.core.values.offsets import Offsets, as_list
 from foreshape.core.values.rows import Rows
 from foreshape.core.values.selected_rows import SelectedRows
 from foreshape.core.values.tensor_array import TensorArray
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.language.program import Op, Program, Variable
+from foreshape.language.program.call_site import line_of
 from foreshape.machine.process.this_run import require_room
 
 _MOST_PINNED = 1 << 24
@@ -86,6 +88,9 @@ class HostCopies:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return the memory that a tensor is copied into, which has its numbers after `wait`; a tensor of the host itself."""
+        for source, there in late_checks.copies:
+            if source is tensor:
+                return there
         if tensor.is_cpu or tensor.device.type != "cuda" or tensor.nbytes > _MOST_PINNED:
             return tensor.cpu()
         self._device = tensor.device
@@ -108,6 +113,30 @@ class HostCopies:
             torch.cuda.current_stream(self._device).synchronize()
         for out, pinned in self._copies:
             out.copy_(pinned)
+
+
+def with_checks(values: Sequence[Any], checks: list[LateCheck]) -> list[Any]:
+    """Return values of a device in the memory of the host, after one wait; raise the first error of the checks that were waiting for that."""
+    copies = HostCopies()
+    out = [copies.value(v) for v in values]
+    numbers = copies.copy(numbers_of(checks)) if checks else None
+    copies.wait()
+    if numbers is not None:
+        failure = first_failure(checks, as_list(numbers))
+        checks.clear()
+        if failure is not None:
+            error, op = failure
+            raise error if op is None else error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
+    return out
+
+
+def number_on_host(tensor: Tensor) -> Any:
+    """Return a tensor's number, within a step; of a device with the checks until then, and no fetch reads it again."""
+    if tensor.is_cpu:
+        return tensor.item()
+    (there,) = with_checks([tensor], late_checks.pending or [])
+    late_checks.copies.append((tensor, there))
+    return there.item()
 
 
 def _element(data: Any, offsets: Offsets | None) -> Any:

@@ -11,9 +11,10 @@ from foreshape.core.values.rows import Rows
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ForeshapeError
 from foreshape.language.program import Role
-from foreshape.machine.kernels.call_record import NamedConstant, NumberedOperand, Unless, X, call, method, of_operands
+from foreshape.machine.kernels.call_record import NamedConstant, NumberedOperand, Unless, X, call, of_operands
 from foreshape.machine.kernels.fused import FusedKernel, Sizes
 from foreshape.machine.kernels.instructions import FINITE, Instruction
+from foreshape.runtime.engine.fetched import number_on_host
 from foreshape.runtime.feeding.feed import Feeder
 
 MOST = 1 << 24
@@ -53,7 +54,8 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
         keep = FusedCall(calls[0].op, [[*early]], [copies], kernel=FusedKernel("{op} copies", call(NamedConstant("copies", _copies), X)))
         keep.position = calls[0].position
         calls.insert(0, keep)
-    tests = [call(NamedConstant("isfinite", isfinite), method(NumberedOperand(2 + index), "item")) for index in range(len(values))]
+    number, finite = NamedConstant("number", number_on_host), NamedConstant("isfinite", isfinite)
+    tests = [call(finite, call(number, NumberedOperand(2 + index))) for index in range(len(values))]
     record = Unless(tuple(tests), of_operands(NamedConstant("stop", _stop), 2 + len(values)))
     kernel = FusedKernel("{op} isfinite stop", record, small=None if early else _instructions)
     look = FusedCall(update.op, [copies, [*early], *values], [], kernel=kernel)
@@ -128,4 +130,4 @@ def _stop(copies: Sequence[Tensor], values: Sequence[Tensor], *numbers: Tensor) 
     """Restore the changed values, and raise `NotFinite`."""
     for value, was in zip(values, copies, strict=True):
         value.copy_(was)
-    raise NotFinite(tuple([float(n.item()) for n in numbers]))
+    raise NotFinite(tuple([float(number_on_host(n)) for n in numbers]))

@@ -91,6 +91,9 @@ class UpdateLossScaling(Operator):
     def kernel(
         self, X: list[Tensor | Rows], FoundInfinite: Tensor, PrevLossScaling: Tensor, InGoodSteps: Tensor, InBadSteps: Tensor, StopUpdate: Tensor | None
     ) -> Any:
+        if not FoundInfinite.is_cpu:
+            self._on_device(X, FoundInfinite.reshape(()), PrevLossScaling, InGoodSteps, InBadSteps, StopUpdate)
+            return X, PrevLossScaling, InGoodSteps, InBadSteps
         infinite = bool(FoundInfinite.item())
         if infinite:
             for x in X:
@@ -98,6 +101,22 @@ class UpdateLossScaling(Operator):
         if not (self.stop_update if StopUpdate is None else bool(StopUpdate.item())):
             self._move(infinite, PrevLossScaling, InGoodSteps, InBadSteps)
         return X, PrevLossScaling, InGoodSteps, InBadSteps
+
+    def _on_device(self, X: list[Tensor | Rows], infinite: Tensor, scale: Tensor, good: Tensor, bad: Tensor, stop: Tensor | None) -> None:
+        """Do the same without a number on the host, for which it would wait. Sparse rows stay, with values of zero."""
+        for x in X:
+            if isinstance(x, Rows):
+                x.become(Rows(x.rows, x.values.masked_fill(infinite, 0.0), x.height))
+            else:
+                x.masked_fill_(infinite, 0.0)
+        if stop is None and self.stop_update:
+            return
+        new_good, new_bad = (good + 1).masked_fill_(infinite, 0), torch.where(infinite, bad + 1, 0).to(bad.dtype)
+        grows, falls = new_good == self.incr_every_n_steps, new_bad == self.decr_every_n_nan_or_inf
+        larger = scale * self.incr_ratio
+        new_scale = torch.where(grows & larger.isfinite(), larger, torch.where(falls, (scale * self.decr_ratio).clamp_(min=1.0), scale))
+        for value, new in ((scale, new_scale), (good, new_good.masked_fill_(grows, 0)), (bad, new_bad.masked_fill_(falls, 0))):
+            value.copy_(new if stop is None else torch.where(stop.reshape(()), value, new))
 
     def _move(self, infinite: bool, scale: Tensor, good: Tensor, bad: Tensor) -> None:
         steps, idle, limit = (bad, good, self.decr_every_n_nan_or_inf) if infinite else (good, bad, self.incr_every_n_steps)
