@@ -13,6 +13,9 @@ from support.pretended_device import PretendedTensor, pretended
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.serving.served_model import Opening
+from foreshape.apps.serving.served_network import Networks
+from foreshape.apps.serving.server_limits import ServerLimits
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import launches
@@ -155,6 +158,40 @@ def test_a_training_waits_once_a_step_and_stops_before_a_wrong_update(precision:
             losses(executor, 1, scopes[1])
         changed = [name for name, value in weights.items() if not np.array_equal(scopes[1].get(name), value)]
         assert not changed
+
+
+def test_a_language_model_writes_the_same_texts_there() -> None:
+    folder = Path(__file__).parents[1] / "generation" / "data" / "llama"
+    texts = json.loads((folder / "texts.json").read_text())
+    with pretended() as device:
+        model = fs.language_model(folder, users=4, device=device.name)
+        assert fs.generate(model, texts["prompts"], 16) == texts["greedy"]
+        assert fs.generate(model, texts["prompts"], 16, beams=3, length_penalty=0.7) == texts["three beams, length penalty 0.7"]
+        assert all(t.is_cuda for t in model._kept) and device.counts().launches > 0
+
+
+def test_a_profile_waits_for_each_call() -> None:
+    with fs.program() as described:
+        out = layer.fc(layer.fc(layer.data("x", ["batch", 20]), 16, "relu"), 4)
+    scope = fs.Scope()
+    fs.Executor(seed=1).run(described.startup, scope=scope)
+    with pretended() as device:
+        measured = fs.profile(described, {"x": np.ones((3, 20), "float32")}, [out], scope, executor=fs.Executor(device.name), runs=3)
+        assert [c.what for c in measured.calls if "fc" in c.what] and device.counts().syncs > 3 * len(measured.calls)
+
+
+def test_a_saved_network_is_served_there(tmp_path: Path) -> None:
+    with fs.program() as described:
+        out = layer.fc(layer.data("x", ["batch", 20]), 4)
+    scope, executor, x = fs.Scope(), fs.Executor(seed=1), np.ones((3, 20), "float32")
+    executor.run(described.startup, scope=scope)
+    fs.save_inference_model(tmp_path / "net", ["x"], [out], executor, described, scope)
+    expected = next(iter(fs.Predictor(tmp_path / "net").run({"x": x}).values()))
+    with pretended() as device:
+        served = Networks(device=device.name).opened(str(tmp_path / "net"), Opening(1 << 30, ServerLimits(), lambda _: None))
+        seen = next(iter(served._predictor.run({"x": x}).values()))
+        np.testing.assert_allclose(seen, expected, rtol=1e-5)
+        assert device.counts().launches > 0
 
 
 def test_a_device_that_is_pretended_is_gone_afterwards() -> None:

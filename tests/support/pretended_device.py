@@ -412,6 +412,7 @@ def pretended() -> Generator[PretendedDevice]:
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
         mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
+        mock.patch.object(torch.cuda, "synchronize", lambda _=None: device.synchronize()),
         mock.patch.object(torch.cuda, "current_stream", lambda _=None: device),
         mock.patch.object(torch, "Generator", PretendedGenerator),
         mock.patch.object(deferred_torch, "Generator", PretendedGenerator),

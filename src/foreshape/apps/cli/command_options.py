@@ -82,6 +82,7 @@ class ServeOptions:
     threads: int | None
     users: int
     context: int | None
+    device: str
     quiet: bool
     row_scales: bool
 

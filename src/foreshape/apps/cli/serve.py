@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from foreshape.apps.cli import completion
 from foreshape.apps.cli.arguments import EmbedderRowScales, Operators
 from foreshape.apps.cli.command_options import ServeOptions
 from foreshape.apps.cli.output import plain_errors, print_plain, printing
@@ -38,6 +39,15 @@ def serve(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="The number of threads of the kernels.")] = None,
     users: Annotated[int, typer.Option("--users", min=1, help="The largest number of texts that a language model writes at the same time.")] = 16,
     context: Annotated[int | None, typer.Option("--context", min=2, help="The longest text of a language model in tokens, prompt and answer together.")] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="The device of networks and language models: cpu or cuda. Embedders compute on the processor.",
+            autocompletion=completion.devices,
+        ),
+    ] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     row_scales: EmbedderRowScales = False,
     operators: Operators = None,
@@ -47,7 +57,7 @@ def serve(
     from foreshape.apps.cli.command_options import ServeOptions
     from foreshape.apps.cli.user_operators import import_operators
 
-    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, quiet, row_scales)
+    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, quiet, row_scales)
     with plain_errors():
         import_operators(operators)
         _run(models, options)
@@ -86,7 +96,8 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         with printing():
             print_plain(text)
 
-    networks = Networks(options.threads, bounded=options.memory is not None)
-    kinds = [Embedders(networks, options.threads, options.row_scales), networks, LanguageModels(options.users, options.context, options.threads)]
+    networks = Networks(options.threads, bounded=options.memory is not None, device=options.device)
+    writers = LanguageModels(options.users, options.context, options.threads, options.device)
+    kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from foreshape.apps.generation.text_settings import TextSettings, whole_between
 from foreshape.compiler.memory import Plan
-from foreshape.core.values.conversion import to_tensor
+from foreshape.core.values.conversion import on_device, to_tensor
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import torch_dtype
@@ -31,7 +31,7 @@ class LanguageModel:
         context: the most words of a text, given and written together.
         end: the numbers of words at the end of a text.
         settings: of texts, where a call says nothing else; ``end`` is a part of them.
-        threads, memory_limit: as for `Executor`.
+        threads, memory_limit, device: as for `Executor`. The weights and the cache move to the device; words are chosen on the host.
 
     Raises:
         SchemaError: the network has no cache, or its inputs are others. ShapeError: other dims than these.
@@ -50,6 +50,7 @@ class LanguageModel:
         settings: TextSettings | None = None,
         threads: int | None = None,
         memory_limit: int | str | None = None,
+        device: str = "cpu",
     ) -> None:
         if not cache.kept:
             raise SchemaError("the cache is not used: say cache=cache in the attention of the network")
@@ -69,7 +70,7 @@ class LanguageModel:
         self.settings = (TextSettings() if settings is None else settings).but({"ends": end})
         if (wrong := next((w for w in self.settings.named_words if not 0 <= w < self.vocabulary), None)) is not None:
             raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
-        self.executor = Executor(threads=threads, memory_limit=memory_limit, frozen=True)
+        self.executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
         self._kept: list[Tensor] = []
         self._run = repeated(self.executor, self.program, [scores.name], self.scope)
 
@@ -141,7 +142,7 @@ class LanguageModel:
         """
         moves = [(target, origin) for target, origin in zip(places, origins, strict=True) if target != origin]
         if moves:
-            target, origin = (torch.tensor(column) for column in zip(*moves, strict=True))
+            target, origin = (on_device(torch.tensor(column), self._kept[0].device) for column in zip(*moves, strict=True))
             with torch.inference_mode():
                 for tensor in self._kept:
                     tensor[target, :count] = tensor[origin, :count]
@@ -153,7 +154,7 @@ class LanguageModel:
             with torch.inference_mode():
                 for v in self.cache.kept:
                     dims = self.users, self.context, columns_of(v)
-                    self.scope.store(v.name, torch.zeros(dims, dtype=torch_dtype(v.spec.known_dtype)))
+                    self.scope.store(v.name, torch.zeros(dims, dtype=torch_dtype(v.spec.known_dtype), device=self.executor.device))
         except RuntimeError as error:
             raise ExecutionError(f"there is no memory for the cache of {self.users} texts of {self.context} words, {size:,} bytes") from error
         self._kept = [self.scope.tensor(v.name) for v in self.cache.kept]

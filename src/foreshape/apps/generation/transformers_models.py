@@ -36,6 +36,7 @@ def language_model(
     generation_config: Mapping[str, Any] | None = None,
     threads: int | None = None,
     memory_limit: int | str | None = None,
+    device: str = "cpu",
 ) -> LanguageModel:
     """Return a decoder of the transformers library, such as a GPT-2, Llama, Mistral, Qwen or Gemma, ready for `generate`.
 
@@ -47,7 +48,7 @@ def language_model(
         context: the most words of a text; by default the network's own limit, at most 1,024.
         generation_config: the settings of texts, by the names of transformers' ``GenerationConfig``; by default of the folder's
             ``generation_config.json``, or of the module. Without one the configuration of the network has them.
-        threads, memory_limit: as for `Executor`.
+        threads, memory_limit, device: as for `LanguageModel`.
 
     Raises:
         FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: another kind of network, or a
@@ -75,7 +76,9 @@ def language_model(
     used: set[str] = set()
     store_weights(main, scope, lambda name: architecture.value(name, lambda key: _found(weights, key, used)))
     _check_unused(weights, used)
-    return LanguageModel(words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit)
+    return LanguageModel(
+        words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit, device=device
+    )
 
 
 def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor], Callable[[], TextSettings]]:

@@ -34,9 +34,11 @@ from foreshape.runtime.report import report_page
 class Networks:
     """The kind of saved networks: of every format of `load_inference_model`."""
 
-    def __init__(self, threads: int | None = None, engine: Literal["foreshape", "onnxruntime"] = "foreshape", bounded: bool = False) -> None:
+    def __init__(
+        self, threads: int | None = None, engine: Literal["foreshape", "onnxruntime"] = "foreshape", bounded: bool = False, device: str = "cpu"
+    ) -> None:
         """Set how all of them run. See `Predictor`; ``bounded``: each keeps all of its memory within its share of the server's."""
-        self._threads, self._bounded = threads, bounded
+        self._threads, self._bounded, self._device = threads, bounded, device
         self._engine: Literal["foreshape", "onnxruntime"] = engine
 
     def finds(self, path: str) -> bool:
@@ -53,7 +55,8 @@ class Networks:
 
     def opened(self, path: str, opening: Opening) -> ServedNetwork:
         """Open a network, and run it once."""
-        return ServedNetwork(Predictor(path, threads=self._threads, engine=self._engine, memory=opening.memory if self._bounded else None), opening)
+        memory = opening.memory if self._bounded else None
+        return ServedNetwork(Predictor(path, threads=self._threads, engine=self._engine, memory=memory, device=self._device), opening)
 
 
 class ServedNetwork:

@@ -55,10 +55,11 @@ class LanguageModels:
         users: the most texts at a time; fewer where the memory is short.
         context: the most words of a text; by default as `language_model`.
         threads: of the kernels.
+        device: as for `Executor`.
     """
 
-    def __init__(self, users: int = _USERS, context: int | None = None, threads: int | None = None) -> None:
-        self._users, self._context, self._threads = users, context, threads
+    def __init__(self, users: int = _USERS, context: int | None = None, threads: int | None = None, device: str = "cpu") -> None:
+        self._users, self._context, self._threads, self._device = users, context, threads, device
 
     def finds(self, path: str) -> bool:
         """Tell whether there is a folder of a language model."""
@@ -70,7 +71,7 @@ class LanguageModels:
 
     def opened(self, path: str, opening: Opening) -> ServedWriter:
         """Open a language model for as many users as its memory allows, and run it once."""
-        model = language_model(path, users=self._users, context=self._context, threads=self._threads)
+        model = language_model(path, users=self._users, context=self._context, threads=self._threads, device=self._device)
         return ServedWriter(model, opening)
 
 

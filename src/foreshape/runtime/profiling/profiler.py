@@ -39,8 +39,8 @@ def profile(
     """Measure how long each kernel call of a step takes.
 
     The program is really run, ``runs`` times with a clock behind each call and as often without, after three uncounted runs. Each run updates parameters if
-    the program does. No other thread may use the executor meanwhile. Profile a program for inference with ``executor=fs.Executor(frozen=True)``, as
-    `Predictor` runs it.
+    the program does. On CUDA each call is waited for, so that a step of short ones takes longer than without a clock. No other thread may use the executor
+    meanwhile. Profile a program for inference with ``executor=fs.Executor(frozen=True)``, as `Predictor` runs it.
 
     Args:
         program, feed, fetch, scope: as `Executor.run` takes them.
@@ -51,15 +51,16 @@ def profile(
         The calls with the medians of their times.
 
     Raises:
-        ExecutionError: ``runs`` is no whole number from 1 on; nothing is fetched or updated; or the executor checks its runs, or is on another device, whose
-            kernels run later than their calls. Also every error of `Executor.run`.
+        ExecutionError: ``runs`` is no whole number from 1 on; nothing is fetched or updated; or the executor checks its runs, or its device is
+            neither the processor nor CUDA's. Also every error of `Executor.run`.
     """
     program = program if program is not None else default_main_program()
     scope = scope if scope is not None else default_scope()
     executor = executor if executor is not None else Executor()
     counted = None if runs is None else whole("runs", runs, 1, ExecutionError)
-    if executor.check or executor.device != "cpu":
-        raise ExecutionError("a profile is of an executor on the processor that does not check what it runs")
+    device = torch.device(executor.device)
+    if executor.check or device.type not in ("cpu", "cuda"):
+        raise ExecutionError("a profile is of an executor on the processor, or CUDA, that does not check what it runs")
     run = partial(executor.run, program, feed, fetch, scope)
     run()
     step = executor.step(program, fetch)
@@ -68,7 +69,7 @@ def profile(
     once = _timed(run)
     count = counted or max(3, min(_RUNS, round(_SECONDS / max(once, 1e-9))))
     plain = [_timed(run) for _ in range(count)]
-    clock = _StepClock()
+    clock = _StepClock(None if device.type == "cpu" else partial(torch.cuda.synchronize, device))
     clocked = clock.instrument(step.emitted.lowered, step.bind(scope))
     usual = step.exchange(scope, clocked)
     try:
@@ -83,7 +84,7 @@ def profile(
             step.exchange(scope, usual)
     planned = next(reversed(step.plan_cache.values()))  # for the last feed, for the first time
     threads = 1 if planned.threads == 1 else torch.get_num_threads()
-    return Profile(clock.calls(dict(planned.values)), median(plain), count, dict(planned.values), threads, _rate(threads))
+    return Profile(clock.calls(dict(planned.values)), median(plain), count, dict(planned.values), threads, _rate(threads, device))
 
 
 def _timed(run: Callable[[], object]) -> float:
@@ -92,12 +93,18 @@ def _timed(run: Callable[[], object]) -> float:
     return perf_counter() - began
 
 
-def _rate(threads: int) -> float:
-    """Return the multiply-adds in a second of a large product on so many threads."""
-    x, usual = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads()
+def _rate(threads: int, device: Any) -> float:
+    """Return the multiply-adds in a second of a large product, on so many threads of the processor or on a device."""
+    x, usual = torch.ones(_WIDTH, _WIDTH, device=device), torch.get_num_threads()
+
+    def multiply() -> None:
+        torch.mm(x, x)
+        if device.type != "cpu":
+            torch.cuda.synchronize(device)
+
     torch.set_num_threads(threads)
     try:
-        return _WIDTH**3 / min(_timed(lambda: torch.mm(x, x)) for _ in range(_PRODUCTS))
+        return _WIDTH**3 / min(_timed(multiply) for _ in range(_PRODUCTS))
     finally:
         torch.set_num_threads(usual)
 
@@ -131,7 +138,9 @@ class _Times:
 class _StepClock:
     """A clock for the calls of a step and of its blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[], object] | None) -> None:
+        """``wait`` for the device, whose kernels run later than their calls; None without one."""
+        self._wait = wait
         self._blocks: dict[int, _Times] = {}
         self._functions: dict[int, FunctionType] = {}
         self._inside = 0.0
@@ -161,6 +170,8 @@ class _StepClock:
         times = self._blocks[id(lowered)] = _Times(lowered)
 
         def tick(index: int, since: float) -> float:
+            if self._wait is not None:
+                self._wait()
             times.add(index, None, perf_counter() - since - self._inside)
             self._inside = 0.0
             return perf_counter()
