@@ -55,7 +55,7 @@ def counted(name: str, steps: int = 3) -> Counted:
         device.reset()
         losses.append(training(steps - 1))
         counts, launches, syncs = device.counts(), Counter(device.launches_by_name), Counter(device.syncs_by_place)
-    plan = fs.plan(training.main, training.fetch)
+    plan = fs.plan(training.main, training.fetch, device=device.name)
     feeder = fs.Executor().step(training.main, training.fetch).feeder
     tensors, _ = feeder.tensors(training.feed(steps - 1))
     sizes = {**feeder.check_shapes(tensors), **feeder.longest(tensors, plan.symbols)}

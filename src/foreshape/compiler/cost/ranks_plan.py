@@ -23,6 +23,7 @@ from foreshape.core.spec import SELECTED_ROWS
 from foreshape.errors import ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.language.program import Program, Role, Variable
 from foreshape.language.program.needed import is_given
+from foreshape.machine.targets import is_device_name
 from foreshape.transforms.passes import accumulate as gather_gradients
 from foreshape.transforms.passes import data_parallel
 from foreshape.transforms.passes.accumulate_distributed import DistributedPass, Ungathered, gathered_over_ranks
@@ -292,7 +293,10 @@ def loss_of(program: Program) -> str:
 
 
 @overload
-def plan(program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, lengths: Mapping[str, Sequence[int]] | None = None) -> Plan: ...
+def plan(
+    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, device: str | None = None,
+    lengths: Mapping[str, Sequence[int]] | None = None,
+) -> Plan: ...  # fmt: skip
 
 
 @overload
@@ -320,7 +324,8 @@ def plan(
         ranks: the number of ranks.
         within: the memory of a rank, in bytes or as "16 GiB".
         network: the links between them; 25 Gb/s and 30 microseconds by default.
-        device: a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``; by default this machine, if calibrated.
+        device: for ranks a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``; by default this machine, if calibrated. Without ranks the name of the
+            device that runs the step, as "cuda" (see `foreshape.compiler.memory.plan.plan`); by default the processor.
         threads: of each rank, on a calibrated machine.
         strategies: the choices, `data_parallel` by default. The best one that fits has the shortest step, or the lowest peak if times are unknown. A program
             without updates runs inference, each rank on its part of the batch.
@@ -345,9 +350,11 @@ def plan(
         ungathered = Ungathered(program, Program(), accumulate)
         program, _ = gather_gradients(program, accumulate, ungathered.startup)
     if ranks is None:
-        if within is not None or network is not None or device is not None or strategies or loss is not None or sizes:
+        if device is not None and not is_device_name(device):
+            raise SchemaError.must("device", 'without ranks= "cpu", or "cuda" with a number or a card\'s name, as "cuda:0"', device)
+        if within is not None or network is not None or strategies or loss is not None or sizes:
             raise SchemaError("what a step sends, and how long it takes, is planned for a number of ranks: give ranks=")
-        return plan_memory(program, fetch, lengths)
+        return plan_memory(program, fetch, lengths, device)
     if lengths is not None:
         raise SchemaError("lengths= is for a plan without ranks=: the sequences of one rank are others than those of the next")
     on, links = device_of(device, threads), network if network is not None else Network.of()

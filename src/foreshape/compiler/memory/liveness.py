@@ -35,6 +35,7 @@ from foreshape.compiler.memory.records import (
     UnknownMemory,
     holds,
     needed_at,
+    round_up,
 )
 from foreshape.compiler.memory.records import complete_held as _complete_held
 from foreshape.compiler.memory.rounds import added_to_array, is_of_block, kept_by_rounds, tensor_bytes
@@ -87,6 +88,8 @@ def _liveness(lowered: Step, rows: dict[Value, Size], reuse: bool, is_inner: boo
     if not is_inner:
         _complete_held(block, walk.held, lowered.packed)
     records = [r for r in walk.records if r.shares is None]
+    if lowered.target.block > 1 and not is_inner:
+        round_up([*records, *walk.held], lowered.target.block)
     names = {n for r in (*records, *walk.held) for n in r.names}
     return Liveness(records, walk.held, lowered.ops, names, {v: r and r.root() for v, r in walk.current.items()}, walk.unknown)
 

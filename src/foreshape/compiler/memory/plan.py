@@ -28,6 +28,7 @@ from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.needed import needed_ops
 from foreshape.language.program.unknown import unknown_types, with_inner
 from foreshape.language.program.unknown import unknown_words as not_known
+from foreshape.machine.targets import compiling_for, target_of
 
 _WIDTH = 160
 """Characters of a line at a prompt."""
@@ -45,12 +46,21 @@ class Plan(Figures):
         fetch: variables or names.
         live: the lifetimes of values, if known already.
         frozen: the parameters do not change, as in inference.
+        device: the name of the device that the step is made for, as "cuda"; without it the processor's plan is made.
+
+    Attributes:
+        target: the kind of device that the plan is for.
     """
 
-    def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None, frozen: bool = False) -> None:
-        self.program = program
+    def __init__(
+        self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None, frozen: bool = False, device: str | None = None
+    ) -> None:
+        self.program, self.target = program, target_of(device)
         self.fetch = tuple(_names(program, fetch))
-        super().__init__(live if live is not None else _live(program, self.fetch, frozen))
+        if live is None:
+            with compiling_for(self.target):
+                live = _live(program, self.fetch, frozen)
+        super().__init__(live)
 
     # --- to look at
 
@@ -79,6 +89,8 @@ class Plan(Figures):
     def __repr__(self) -> str:
         lines = peak_lines(self.peak_formula())
         left_out = unknown_words(self.unknown())
+        if not self.target.is_processor:
+            lines[0] = f"for {self.target.kind}: {lines[0]}"
         if len(lines) == 1:
             return f"Plan({cut(lines[0] + left_out, _WIDTH - 6)})"
         return "\n".join(cut(line, _WIDTH) for line in ["Plan(" + lines[0], *lines[1:-1], lines[-1] + left_out + ")"])
@@ -88,7 +100,12 @@ class Plan(Figures):
         return plan_html(self)
 
 
-def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = (), lengths: Mapping[str, Sequence[int]] | None = None) -> Plan:
+def plan(
+    program: Program,
+    fetch: Iterable[Variable | str] | Variable | str = (),
+    lengths: Mapping[str, Sequence[int]] | None = None,
+    device: str | None = None,
+) -> Plan:
     """Return the memory plan of a program for these fetches (a saved network's own by default).
 
     Without fetches or updates, the results of its last ops are planned.
@@ -96,6 +113,8 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
     Args:
         lengths: ragged input -> the lengths of its sequences. The memory of recurrent kernels is then exact for these lengths; otherwise it is a bound
             over all lengths. The plan's sizes must be those of these sequences.
+        device: "cuda", "cuda:1" or "cuda:H100" for a step there: with the rewrites and kernels that run there, each value in blocks of its allocator; without
+            cuBLAS's and cuDNN's workspaces and the allocator's segments, which `fs.forecast` has. No such device is needed. By default the processor.
 
     Raises:
         MemoryPlanError: unknown operators. DescriptionError: the program has mistakes. SchemaError: lengths of something other than a ragged input
@@ -105,7 +124,7 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
 
     fetches = (fetch,) if isinstance(fetch, (str, Variable)) else fetch
     with of_lengths({_rows_of(program, name): tuple(counts) for name, counts in (lengths or {}).items()}):
-        return Plan(program, fetches)
+        return Plan(program, fetches, device=device)
 
 
 def _rows_of(program: Program, name: str) -> Size:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from foreshape.compiler.lowering.kernel_calls import Value
 from foreshape.core.data_class import data_class, field
-from foreshape.core.dims import Size
+from foreshape.core.dims import Size, ceildiv
 from foreshape.language.program import Block, Op, Variable
 
 PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"
@@ -89,6 +89,15 @@ class Liveness:
     def positions(self) -> int:
         """Return the number of positions."""
         return len(self.ops)
+
+
+def round_up(records: Iterable[LiveBuffer], block: int) -> None:
+    """Let records take multiples of a device's blocks of so many bytes, those within rounds included."""
+    for record in records:
+        record.size = ceildiv(record.size, block) * block
+        round_up(record.elements, block)
+        if record.inner is not None:
+            round_up([*record.inner.records, *record.inner.held], block)
 
 
 def complete_held(block: Block, records: list[LiveBuffer], packed: Size) -> None:

@@ -13,7 +13,7 @@ from foreshape.machine.kernels.call_record import NamedConstant, X, Y, call, of_
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Sizes
 from foreshape.machine.kernels.instructions import CLASS_GRADIENT, CLASS_LOSS, LOG_SOFTMAX, Instruction
 
-_MEAN = 1
+_MEAN, _SUM = 1, 2
 
 
 def workspace(label: Spec) -> Size:
@@ -24,7 +24,8 @@ def workspace(label: Spec) -> Size:
 class ClassLoss:
     """The mean negative log likelihood over all rows; rows with the ignored class count as zeros, as the two ops do.
 
-    torch's own mean leaves ignored rows out of the count; where there are any, its result is scaled.
+    torch's own mean leaves ignored rows out of the count; where there are any, its result is scaled. On a device, which would have to be asked for their
+    number, it is the sum by the number of all rows.
     """
 
     __slots__ = ("ignored",)
@@ -37,15 +38,15 @@ class ClassLoss:
             label = label.view(-1)
         if label.dtype is not torch.int64:
             label = label.long()
-        rows = logs.shape[0]
         if not label.is_cpu:  # which waits for no number
-            loss, counted = aten.nll_loss_forward(logs, classes_within(label, logs.shape[1], self.ignored), None, _MEAN, self.ignored)
-            return torch.where(counted > 0, loss * (counted / rows), 0.0), counted
+            total, counted = aten.nll_loss_forward(logs, classes_within(label, logs.shape[1], self.ignored), None, _SUM, self.ignored)
+            return total.div_(logs.shape[0]), counted
         try:
             loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
         except IndexError:
             low, high = label.aminmax()
             raise no_class(logs.shape[1], low.item(), high.item()) from None
+        rows = logs.shape[0]
         if counted.item() != rows:
             loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)
         return loss, counted
@@ -57,9 +58,10 @@ class ClassLoss:
             label = label.long()
         rows = logs.shape[0]
         if not label.is_cpu:
-            label, start = torch.where(label == self.ignored, label, limited(label, logs.shape[1])), start * counted / rows
-            counted = counted.clamp(min=1.0)  # without a counted row all are zeros
-        elif counted.item() != rows:
+            label = torch.where(label == self.ignored, label, limited(label, logs.shape[1]))
+            d_logs = aten.nll_loss_backward(start / rows, logs, label, None, _SUM, self.ignored, counted)
+            return private_into.log_softmax_gradient(d_logs, logs, 1, logs.dtype, into=d_logs)
+        if counted.item() != rows:
             start = start * counted / rows
             if not counted.item():
                 return torch.zeros_like(logs)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from math import prod
+from typing import ParamSpec
 
 from foreshape.core.dims import Size, ceildiv, maximum, minimum, product, reaches
 from foreshape.core.values.processors import processors
+from foreshape.machine.targets import current_target
+
+P = ParamSpec("P")
 
 _BLOCK = 16
 _FEW = 3
@@ -34,7 +39,9 @@ _IN_ROWS, _ELEMENTS = 3, 20480
 
 
 def thread_count() -> int:
-    """Return the number of threads of a kernel: torch's if torch is loaded, else the number that torch would take."""
+    """Return the number of threads of a kernel on the processor: torch's if torch is loaded, else the number that torch would take. 0 on other targets."""
+    if not current_target().is_processor:
+        return 0
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
         return torch.get_num_threads()
@@ -42,6 +49,16 @@ def thread_count() -> int:
     if setting.isdigit() and int(setting):
         return int(setting)
     return processors()
+
+
+def _of_processors(rule: Callable[P, Size]) -> Callable[P, Size]:
+    """Return a rule for the scratch memory of a kernel of the processor; 0 on other targets, whose kernels take what `Target` says."""
+
+    @wraps(rule)
+    def nbytes(*args: P.args, **kw: P.kwargs) -> Size:
+        return rule(*args, **kw) if current_target().is_processor else 0
+
+    return nbytes
 
 
 def product_of_rows(k: Size, threads: int | None = None) -> Size:
@@ -198,6 +215,7 @@ def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) ->
     return (product(x[1:]) + product(y[1:])) * itemsize
 
 
+@_of_processors
 def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]) -> Size:
     """Return the workspace of a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``."""
     result_bytes, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
@@ -209,6 +227,7 @@ def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsiz
     return _most(x[0], extra, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
 
 
+@_of_processors
 def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, dilations: Sequence[int]) -> Size:
     """Return the workspace in bytes of a convolution of fp32 images with the channels innermost, by a packed weight. It is a piece of the image for each
     thread, and the pixels of every window if oneDNN has no kernel of its own.
@@ -217,6 +236,7 @@ def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], 
     return thread_count() * (SMALL + (window_bytes if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
 
 
+@_of_processors
 def innermost_convolution(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
 ) -> Size:
@@ -226,6 +246,7 @@ def innermost_convolution(
     return maximum((_weight(w, itemsize, groups, _reads_rows(x, w, groups)) + thread_count() * _TURNED) * by_onednn, windows) + turned
 
 
+@_of_processors
 def innermost_convolution_backward(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
     requested: Sequence[bool],
@@ -259,6 +280,7 @@ def _turned_weight(w: Sequence[Size], itemsize: int, groups: int) -> Size:
     return 0 if _of_one_pixel(w) or (isinstance(w[1], int) and w[1] == 1) else product(w) * itemsize
 
 
+@_of_processors
 def convolution_transpose(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int], bias: bool
 ) -> Size:
@@ -271,6 +293,7 @@ def convolution_transpose(
     return nbytes if not _of_one_pixel(w) or (isinstance(by_onednn, int) and by_onednn) else maximum(nbytes, product(y) * itemsize)
 
 
+@_of_processors
 def convolution_backward(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
     requested: Sequence[bool], given: Sequence[Size] | None = None,

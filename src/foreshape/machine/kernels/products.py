@@ -16,14 +16,19 @@ from foreshape.core.values.torch_private import has, private
 from foreshape.core.values.torch_proxy import F, Tensor, torch
 from foreshape.machine.kernels import onednn
 from foreshape.machine.kernels.onednn_library import library
+from foreshape.machine.targets import Feature, current_target
 
 LARGE = 3 << 19
 """Products of at least this many multiplications repay oneDNN's longer start, about 10 microseconds."""
 
 
-@cache
 def prefers_onednn() -> bool:
-    """Return True if oneDNN makes large products on this processor."""
+    """Return True if oneDNN makes large products on this processor; never on another target."""
+    return _prefers_onednn() and current_target().has(Feature.ONEDNN)
+
+
+@cache
+def _prefers_onednn() -> bool:
     wanted = os.environ.get("FORESHAPE_PRODUCTS", "")
     return wanted == "onednn" or (wanted != "blas" and _is_amd_with_avx512())
 

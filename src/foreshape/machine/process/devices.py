@@ -10,14 +10,17 @@ from foreshape.errors import ExecutionError
 
 
 def device_of(name: Any) -> Any:
-    """Return the device of a name, ``cpu``, ``cuda``, ``cuda:1``: a ``torch.device``.
+    """Return the device of a name, ``cpu``, ``cuda``, ``cuda:1``: a ``torch.device``, with its number, as tensors on it have it.
 
     Raises:
         ExecutionError: no device is called so, or this machine, or this PyTorch, has none of its kind.
     """
     try:
         device: Any = torch.device(name)
-        valid = device.type == "cpu" or (device.index or 0) < _count(torch.get_device_module(device))
+        room = None if device.type == "cpu" else torch.get_device_module(device)
+        valid = room is None or (device.index or 0) < _count(room)
+        if room is not None and valid and device.index is None:
+            device = torch.device(device.type, room.current_device())
     except (RuntimeError, TypeError, AttributeError, AssertionError, ImportError):  # no name of a device, or a kind without code here
         device, valid = None, False
     if valid:

@@ -59,7 +59,7 @@ class Checked:
         Raises:
             ExecutionError: a value of another shape or element type than inferred, or an op made a NaN or an infinity.
         """
-        bound = emitted.bind(scope)
+        bound = emitted.bind(scope, emitted.lowered.target.device)
         self.symbols = Symbols(self.given, emitted.lowered.block.program)
         previous = this_run.run_block
         this_run.run_block = self._block

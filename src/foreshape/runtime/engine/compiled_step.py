@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from foreshape.machine.kernels.instructions import WIDTH, blas, can_compile, com
 from foreshape.machine.process.pages import Growth, Outgrows
 from foreshape.machine.process.this_run import MemoryLimit
 from foreshape.machine.process.threads import Fastest, threads_here
+from foreshape.machine.targets import compiling_for, target_of
 from foreshape.runtime.engine.emit import Bound, Emitted, emit
 from foreshape.runtime.engine.fetched import fetcher
 from foreshape.runtime.engine.finite import stop_before_updates
@@ -74,15 +75,16 @@ class CompiledStep:
         self.state = frozenset[str]() if self.mark is None else state_of_updates(program)
         self.fastest = fastest
         guards = program.guards
-        lowered = lower(program.global_block, fetches, fused, frozen)
         self.frozen = frozen
-        self.plain = replace(lowered, calls=list(lowered.calls))
-        if fused:
-            fuse(lowered)
-        if finite:
-            stop_before_updates(lowered, finite)
-        self.live = liveness(lowered, reuse=fused)
-        self.emitted = self._emit(lowered)
+        with compiling_for(target_of(device)), device or nullcontext():  # constants are made there
+            lowered = lower(program.global_block, fetches, fused, frozen)
+            self.plain = replace(lowered, calls=list(lowered.calls))
+            if fused:
+                fuse(lowered)
+            if finite:
+                stop_before_updates(lowered, finite)
+            self.live = liveness(lowered, reuse=fused)
+            self.emitted = self._emit(lowered)
         self.feeder = Feeder(program, self.emitted.lowered.feeds, guards, device)
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -46,13 +47,14 @@ class Emitted:
         values: list[Any] = []
         missing: list[str] = []
         for p in self.lowered.persistables:
-            if p.name in scope:
-                values.append(scope.tensor(p.name) if device is None else scope.move(p.name, device))
-            elif p.variable is not None and p.variable.value is not None:
+            if p.name not in scope and p.variable is not None and p.variable.value is not None:
                 scope.store(p.name, constant_tensor(p.variable))
-                values.append(scope.tensor(p.name) if device is None else scope.move(p.name, device))
-            else:
+            if p.name not in scope:
                 missing.append(p.name)
+            elif device is None:
+                values.append(scope.tensor(p.name))
+            else:
+                values.append(scope.move(p.name, "cpu" if p in self.lowered.rates else device))  # a rate is read as a number in each step
         if missing:
             names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise ExecutionError(f"not initialised: {names}; run the startup program first, or load parameters into the scope")
@@ -160,14 +162,19 @@ class Writer:
         """Return the statements of an instruction."""
         i = self.lowered.calls[index]
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
-        targets = self._targets(i)
-        out.append((", ".join(targets) + " = " if targets else "") + self._call(i, index))
-        gone = ["_"] if "_" in targets and not _wants_to_know(i) else []
+        names = self._targets(i)
+        statement = (", ".join(names) + " = " if names else "") + self._call(i, index)
+        device = self.lowered.target.device
+        if device is not None and not any(values_of(i.arguments)):  # it makes its results of nothing, so there
+            self.constants |= {"device": device, "__builtins__": builtins}  # torch looks for these when a device is entered
+            statement = f"with device: {statement}"
+        out.append(statement)
+        gone = ["_"] if "_" in names and not _wants_to_know(i) else []
         for place, result in enumerate(i.results):
             if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
-                names = [repr(v) if self._is_wanted(i, v) else "_" for v in result]
-                out.append(f"{', '.join(names)}, = l{place}")
-                gone = [*dict.fromkeys([*gone, *(n for n in names if n == "_")]), f"l{place}"]
+                parts = [repr(v) if self._is_wanted(i, v) else "_" for v in result]
+                out.append(f"{', '.join(parts)}, = l{place}")
+                gone = [*dict.fromkeys([*gone, *(n for n in parts if n == "_")]), f"l{place}"]
         if gone:
             out.append(f"del {', '.join(gone)}")  # or unread values would be held
         out += [f"{place} = store({place.name!r}, {value}{'' if _is_fresh(i, value) else ', False'})" for place, value in i.stores]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from operator import index
 from threading import RLock
 from time import perf_counter
@@ -74,9 +73,9 @@ class Executor(ConstructorRepr):
             sets it.
         align_feeds: copy fed values unless their memory begins at a multiple of 64 bytes; arrays of numpy often do not. On some processors products round
             otherwise there, so that equal runs may differ in their last bits; `fs.train` does it.
-        frozen: promise that no other executor changes the scope meanwhile: normalization goes into the weights, which are kept once more in the kernels'
-            layout. Values that a program changes itself are left alone, and `Scope.set` is noticed; training by another executor in the same scope is not. On
-            the CPU, and unless ``check``; otherwise it changes nothing.
+        frozen: promise that no other executor changes the scope meanwhile: normalization goes into the weights, which on the CPU are kept once more in the
+            kernels' layout. Values that a program changes itself are left alone, and `Scope.set` is noticed; training by another executor in the same scope is
+            not. With ``check`` it changes nothing.
     """
 
     @tells_arguments
@@ -88,7 +87,7 @@ class Executor(ConstructorRepr):
         self.device = device
         self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads}
         self._threads = Threads(threads)
-        self.align_feeds, self.frozen = align_feeds, frozen and device == "cpu"  # weights are packed for the processor's kernels
+        self.align_feeds, self.frozen = align_feeds, frozen
         self._limit = None if memory_limit == "none" else default_limit() if memory_limit is None and device == "cpu" else None
         if memory_limit is not None and memory_limit != "none":
             self._limit = MemoryLimit(bytes_of(memory_limit), "the executor's memory_limit", exact=True)
@@ -99,7 +98,7 @@ class Executor(ConstructorRepr):
             keep_pages()
         self.budget: MemoryBudget | None = None
         """Keeps all runs, and the memory between them, below a bound."""
-        self._target = None if device == "cpu" else device_of(device)
+        self._device = None if device == "cpu" else device_of(device)
         self._late_checks: list[LateCheck] = []
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
@@ -163,7 +162,7 @@ class Executor(ConstructorRepr):
             _check_program(program)
             run = collector_waits(run)  # the step and its kernels are made
         if modes.is_set():
-            with modes.left_out(self._target):
+            with modes.left_out(self._device):
                 return run(program, feed, fetch, scope)
         return run(program, feed, fetch, scope)
 
@@ -191,7 +190,7 @@ class Executor(ConstructorRepr):
         """Return the fetched values of a step over a scope."""
         function = bound.function if planned.small is None or self.check else step.function(bound, planned)
         fetched = self.call(step, function, planned, tensors, scope)
-        if self._target is not None:
+        if self._device is not None:
             fetched = self._on_host(fetched)
         for value, source in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
@@ -243,7 +242,7 @@ class Executor(ConstructorRepr):
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
         """
         this_run.generator, this_run.memory_limit = self._generator, self._limit
-        late_checks.pending = None if self._target is None else self._late_checks
+        late_checks.pending = None if self._device is None else self._late_checks
         late_checks.copies.clear()
         usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
@@ -254,11 +253,7 @@ class Executor(ConstructorRepr):
         began = perf_counter()
         try:
             with private.InferenceMode(True) if mode is None else mode():
-                if self._target is None and not self.check:
-                    fetched = function(*tensors)
-                else:
-                    with self._target or nullcontext():  # kernels without operands make their results there
-                        fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
+                fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
                 if fastest is not None:
@@ -295,10 +290,10 @@ class Executor(ConstructorRepr):
             if compiled is None or compiled.version != program.version:
                 program.refresh()
                 with self._threads.planned():
-                    fused = self.check is not True and self._target is None
+                    fused = self.check is not True
                     warn_of_updates(program, names)
                     refuse_other_ranks(program)
-                    compiled = steps[key] = CompiledStep(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
+                    compiled = steps[key] = CompiledStep(program, names, self._device, fused, self._threads.chooser(), self.frozen and fused, self.finite)
             return compiled
 
     def _checked(self, planned: ShapePlan) -> Any:
@@ -337,7 +332,7 @@ class Executor(ConstructorRepr):
         """Set the state of the generator to one of `random_state`. Raise `ExecutionError` for anything else."""
         try:
             tensor = to_tensor(state)
-            if self._target is None:
+            if self._device is None:
                 check_state(tensor)
             self._generator.set_state(tensor)
         except (RuntimeError, TypeError, ValueError) as error:

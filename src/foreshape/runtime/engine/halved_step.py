@@ -55,16 +55,16 @@ class HalvingExecutor(Executor):
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device)
-        if self._target is None:
+        if self._device is None:
             self._generator = torch.default_generator
-        elif self._target.type == "cuda":
-            self._generator = torch.cuda.default_generators[self._target.index or 0]
+        elif self._device.type == "cuda":
+            self._generator = torch.cuda.default_generators[self._device.index or 0]
 
     def halved(self, program: Program, results: Sequence[str], gradients: Sequence[str], fed: Sequence[str]) -> HalvedStep:
         """Return a step in halves; arguments and errors as of `HalvedStep`."""
         with compiling, border("the program cannot be made into a step", ExecutionError), self._threads.planned():
             program.refresh()
-            return HalvedStep(program, results, gradients, fed, self._target, self._target is None)
+            return HalvedStep(program, results, gradients, fed, self._device, True)
 
     def take(self, step: HalvedStep, feed: Mapping[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the arguments of the first half, and their shapes. Raises `FeedError` as `run`."""

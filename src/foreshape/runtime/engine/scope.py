@@ -147,9 +147,9 @@ class Scope:
         return self.__copy__()
 
     def move(self, name: str, device: Any) -> Tensor:
-        """Return the tensor of a name on a device, where the scope holds it from now on."""
+        """Return the tensor of a name on a device (a ``torch.device`` with its number), where the scope holds it from now on."""
         value = self.tensor(name)
-        if value.device != device:
+        if value.device != torch.device(device):
             value = self._values[name] = value.to(device)
             self.version += 1
         return value

@@ -29,7 +29,7 @@ def fuse(lowered: Step) -> Step:
 
 
 def apply_all(lowered: Step, attempts: Attempts | None = None) -> dict[str, int]:
-    """Apply every rewrite to a step, in their order; return the number of rewrites of each, by its name.
+    """Apply every rewrite for the target of a step, in their order; return the number of rewrites of each, by its name.
 
     Args:
         lowered: rewritten.
@@ -37,7 +37,7 @@ def apply_all(lowered: Step, attempts: Attempts | None = None) -> dict[str, int]
     """
     graph = Graph(lowered, attempts)
     counts: dict[str, int] = {}
-    for joins, members in groupby(rewrites(), key=lambda r: r.stage is RewriteStage.JOIN):
+    for joins, members in groupby([r for r in rewrites() if lowered.target.has(*r.needs)], key=lambda r: r.stage is RewriteStage.JOIN):
         if joins:
             graph.reorder()
         for r in members:

@@ -29,6 +29,7 @@ from foreshape.machine.kernels.frozen import convolution, folded, transposed_con
 from foreshape.machine.kernels.joined_groups import join, joined
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.machine.targets import Feature
 
 Dims = Sequence[Size]
 
@@ -39,6 +40,7 @@ Dims = Sequence[Size]
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a convolution",
         "frozen_activation": "makes one call of an activation, which a convolution takes in",
     },
+    needs=(Feature.ONEDNN,),
 )
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:

@@ -22,9 +22,10 @@ from foreshape.machine.kernels import packed, products
 from foreshape.machine.kernels.dynamic_products import DynamicRows
 from foreshape.machine.kernels.frozen import folded
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.FUSE, after={"frozen_activation": "makes one call of an activation, which a product takes in"})
+@rewrite(RewriteStage.FUSE, after={"frozen_activation": "makes one call of an activation, which a product takes in"}, needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(DynamicProduct)) if graph.lowered.frozen else 0
 

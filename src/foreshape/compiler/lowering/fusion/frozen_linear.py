@@ -32,6 +32,7 @@ from foreshape.machine.kernels.frozen import NOTHING, folded, linear
 from foreshape.machine.kernels.fused import Effects, FusedKernel
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.machine.targets import Feature
 
 _PART = Effects(views={0: 0}, layouts={0: "strided"})
 SMALL = 1 << 10
@@ -44,6 +45,7 @@ SMALL = 1 << 10
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a product",
         "frozen_activation": "makes one call of an activation, which a product takes in",
     },
+    needs=(Feature.ONEDNN,),
 )
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:

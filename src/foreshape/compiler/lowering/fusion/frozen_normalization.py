@@ -22,9 +22,10 @@ from foreshape.language.operator.computations import LayerNorm, Power, Product, 
 from foreshape.machine.kernels import packed
 from foreshape.machine.kernels.normalized_rows import STATISTICS, normalized_rows
 from foreshape.machine.kernels.onednn_library import library
+from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or library() is None:
         return 0

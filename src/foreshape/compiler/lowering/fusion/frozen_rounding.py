@@ -22,12 +22,13 @@ from foreshape.language.operator.byte_computations import Dequantization, GridRo
 from foreshape.language.operator.computations import Activation, Affine, Cast, Quotient, Reshape, Scaling
 from foreshape.machine.kernels import packed
 from foreshape.machine.kernels.onednn_bytes import Grid, Rounded
+from foreshape.machine.targets import Feature
 
 MOST = 127
 _RANGES = ((-128.0, 127.0), (0.0, 255.0))
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -47,9 +47,10 @@ from foreshape.machine.kernels.onednn_library import DIMS, POWERS, library
 from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 from foreshape.machine.kernels.onednn_texts import Attended, TextSeries
+from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.JOIN)
+@rewrite(RewriteStage.JOIN, needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or library() is None:
         return 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from foreshape.core.data_class import data_class
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import DescriptionError
+from foreshape.machine.targets import Feature
 
 if TYPE_CHECKING:
     from foreshape.compiler.lowering.fusion.graph import Graph
@@ -43,20 +44,22 @@ class Rewrite:
     Attributes:
         name: of its module.
         after: the names of rewrites of its stage before it -> the reason, with them as its subject.
+        needs: the features of a target with the kernels that it puts in; without them it runs for every target.
     """
 
     name: str
     apply: Apply
     stage: RewriteStage
     after: Mapping[str, str]
+    needs: tuple[Feature, ...] = ()
 
 
-def rewrite(stage: RewriteStage, after: Mapping[str, str] = MappingProxyType({})) -> Callable[[Apply], Apply]:
+def rewrite(stage: RewriteStage, after: Mapping[str, str] = MappingProxyType({}), needs: tuple[Feature, ...] = ()) -> Callable[[Apply], Apply]:
     """Register the decorated function as the rewrite of its module; see `Rewrite`."""
 
     def register(apply: Apply) -> Apply:
         name = apply.__module__.rpartition(".")[2]
-        _registered[name] = Rewrite(name, apply, stage, after)
+        _registered[name] = Rewrite(name, apply, stage, after, needs)
         return apply
 
     return register

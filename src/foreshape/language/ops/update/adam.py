@@ -132,8 +132,12 @@ class Adam(Update):
         params, grads, rates, moments1, moments2, powers1, powers2, *optional = slots
         assert params and grads and rates and moments1 and moments2 and powers1 and powers2
         plain = all(o is None for o in optional) and all(map(one_layout, params, moments1, moments2))
+        alike = all(g.dtype == p.dtype and g.shape == p.shape for g, p in zip(grads, params, strict=True))
+        if plain and alike and not params[0].is_cpu and self._rates(1.0)[0]:
+            self._group_on_device(params, grads, rates, moments1, moments2, powers1, powers2)
+            return
         steps = {(id(r), p.item(), q.item()) for r, p, q in zip(rates, powers1, powers2, strict=True)} if plain else ()
-        if len(steps) != 1 or any(g.dtype != p.dtype or g.shape != p.shape for g, p in zip(grads, params, strict=True)):
+        if len(steps) != 1 or not alike:
             for index in range(len(params)):
                 operands: list[Any] = [None if s is None else s[index] for s in slots]
                 self.kernel(*operands)
@@ -144,6 +148,31 @@ class Adam(Update):
         if not self.use_global_beta_pow:
             for powers, beta in ((powers1, self.beta1), (powers2, self.beta2)):
                 private.foreach_mul_(powers, held(beta, powers[0].dtype) if powers[0].device.type == "cpu" else beta)
+
+    def _group_on_device(
+        self, params: list[Tensor], grads: list[Tensor], rates: list[Tensor], moments1: list[Tensor], moments2: list[Tensor], powers1: list[Tensor],
+        powers2: list[Tensor],
+    ) -> None:  # fmt: skip
+        """Run many updates in one call of torch's, which corrects by the number of the step: the powers of beta tell it, without waiting for the device."""
+        scale, decay = self._rates(1.0)
+        first, second = (torch.stack([p.reshape(()) for p in powers]) for powers in (powers1, powers2))
+        steps = first.log().div_(math.log(self.beta1)) if self.beta1 else torch.full_like(first, math.inf)
+        if self.beta2:  # once the power of beta1 is too small for fp32, its correction is 1 for any large number
+            steps = torch.where(first > _TINY, steps, second.log().div_(math.log(self.beta2)))
+        by_rate: dict[int, list[int]] = {}
+        for index, rate in enumerate(rates):
+            by_rate.setdefault(id(rate), []).append(index)
+        for group in by_rate.values():
+            operands = [[tensors[index] for index in group] for tensors in (params, grads, moments1, moments2)]
+            operands[1] = [g.contiguous() for g in operands[1]]
+            rate = rates[group[0]].reshape(())
+            private.fused_adamw_(
+                *operands, [], [steps[index] for index in group], lr=rate if scale == 1.0 else rate * scale, beta1=self.beta1, beta2=self.beta2,
+                eps=self.epsilon, weight_decay=decay / scale, amsgrad=False, maximize=False,
+            )  # fmt: skip
+        if not self.use_global_beta_pow:
+            private.foreach_mul_(powers1, self.beta1)
+            private.foreach_mul_(powers2, self.beta2)
 
     def instructions(self, Param: tuple[float, ...], *operands: tuple[float, ...] | None) -> list[Instruction] | None:
         """Return the instructions of a dense update in a small step."""
@@ -246,6 +275,8 @@ def fused_step(
     )  # fmt: skip
 
 
+_TINY = 1e-30
+"""A power of beta above it still tells the number of the step in fp32."""
 _infinite: list[Tensor] = []
 
 

@@ -183,13 +183,13 @@ class Momentum(Update):
         """Run many dense updates: in one call of torch's if they have one learning rate and one layout."""
         params, grads, rates, velocities, masters = slots
         assert params and grads and rates and velocities
-        alike = masters is None and all(r is rates[0] for r in rates) and rates[0].is_cpu and all(map(one_layout, params, grads, velocities))
+        alike = masters is None and all(r is rates[0] for r in rates) and all(map(one_layout, params, grads, velocities))
         if not alike or not self.mu or self.rescale_grad != 1.0:
             for index in range(len(params)):
                 operands: list[Any] = [None if s is None else s[index] for s in slots]
                 self.kernel(*operands)
             return
-        self._fused(params, grads, rates[0].item(), velocities, self.regularization_coeff if self.regularization_method else 0.0)
+        self._fused(params, grads, number(rates[0]), velocities, self.regularization_coeff if self.regularization_method else 0.0)
 
     def instructions(self, Param: tuple[float, ...], *operands: tuple[float, ...] | None) -> list[Instruction] | None:
         """Return the instructions of a dense update in a small step."""
@@ -197,7 +197,7 @@ class Momentum(Update):
             return None
         return [Instruction(MOMENTUM, (1, 3, 0, 2), (0, int(prod(Param)), 0, int(self.use_nesterov)), (1.0, self.mu))]
 
-    def _fused(self, params: list[Tensor], grads: list[Tensor], rate: float, velocities: list[Tensor], decay: float) -> None:
+    def _fused(self, params: list[Tensor], grads: list[Tensor], rate: Any, velocities: list[Tensor], decay: float) -> None:
         private.fused_sgd_(
             params, grads, velocities, weight_decay=decay, momentum=self.mu, lr=rate, dampening=0.0, nesterov=self.use_nesterov, maximize=False,
             is_first_step=False,
@@ -205,7 +205,7 @@ class Momentum(Update):
 
     def _dense(self, param: Tensor, grad: Tensor, rate: Any, velocity: Tensor, decay: float) -> None:
         mu = self.mu
-        if mu and isinstance(rate, float) and one_layout(param, grad, velocity):
+        if mu and one_layout(param, grad, velocity):
             self._fused([param], [grad], rate, [velocity], decay)
             return
         if decay:
@@ -280,6 +280,6 @@ def put_updated(param: Tensor, master: Tensor | None, ids: Tensor, values: Tenso
 
 
 def one_layout(param: Tensor, *tensors: Tensor) -> bool:
-    """Tell whether all are packed, of one shape and one element type on the CPU: torch's fused updates need it without a check."""
+    """Tell whether all are packed, of one shape and one element type on the CPU or a GPU of CUDA: torch's fused updates need it without a check."""
     dtype, shape = param.dtype, param.shape
-    return param.is_cpu and param.is_contiguous() and all(t.dtype == dtype and t.shape == shape and t.is_contiguous() for t in tensors)
+    return (param.is_cpu or param.is_cuda) and param.is_contiguous() and all(t.dtype == dtype and t.shape == shape and t.is_contiguous() for t in tensors)
