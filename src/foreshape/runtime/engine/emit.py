@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakMethod
@@ -11,6 +12,7 @@ from weakref import WeakMethod
 from foreshape.compiler.lowering.call_text import call_text, namer
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Step, Value, region_of, values_of
 from foreshape.compiler.lowering.small_steps import SmallStep
+from foreshape.core.spec import FLOATING
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.emitted_code import STEP_FILE, with_ops
 from foreshape.core.values.torch_proxy import torch
@@ -76,7 +78,9 @@ class Emitted:
             return method(name, value, owned)
 
         namespace["store"] = store
-        return Bound.of(self.code, namespace, self.lowered.bound(*values), scope_dims, {})
+        with device or nullcontext():  # constants are made there
+            bound = self.lowered.bound(*values)
+        return Bound.of(self.code, namespace, bound, scope_dims, {})
 
 
 class Bound(NamedTuple):
@@ -165,7 +169,7 @@ class Writer:
         names = self._targets(i)
         statement = (", ".join(names) + " = " if names else "") + self._call(i, index)
         device = self.lowered.target.device
-        if device is not None and not any(values_of(i.arguments)):  # it makes its results of nothing, so there
+        if device is not None and not any(map(_is_floating, values_of(i.arguments))):  # it may make its results of sizes alone, or of nothing
             self.constants |= {"device": device, "__builtins__": builtins}  # torch looks for these when a device is entered
             statement = f"with device: {statement}"
         out.append(statement)
@@ -219,6 +223,12 @@ def _last_uses(lowered: Step) -> dict[int, int]:
         for _, source in i.copies:
             last[id(source)] = index
     return last
+
+
+def _is_floating(v: Value) -> bool:
+    """Return True for a value of floating-point numbers, also where its type is not known."""
+    dtype = None if v.variable is None else v.variable.spec.dtype
+    return dtype is None or dtype in FLOATING
 
 
 def _wants_to_know(i: KernelCall) -> bool:

@@ -114,8 +114,9 @@ def _filled_call(places: Sequence[int], number: float, dtype: DType) -> Callable
 
 def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
     sizes = _read(x, places)
-    return torch.tensor(sizes[0] if scalar else sizes, dtype=dtype)
+    return torch.tensor(sizes[0] if scalar else sizes, dtype=dtype, device=x.device)
 
 
 def _filled_by(x: Tensor, places: Sequence[int], number: float, dtype: Any) -> Tensor:
-    return full(_read(x, places), number, dtype)
+    sizes = _read(x, places)
+    return full(sizes, number, dtype) if x.is_cpu else torch.full(sizes, number, dtype=dtype, device=x.device)

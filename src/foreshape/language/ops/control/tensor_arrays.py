@@ -256,7 +256,7 @@ class TensorArrayToTensor(Operator):
         if not parts:
             raise ExecutionError("tensor_array_to_tensor: the array has no elements")
         sizes: list[int] = [1] * len(parts) if self.use_stack else [p.shape[self.axis] for p in parts]
-        return torch.stack(parts, self.axis) if self.use_stack else torch.cat(parts, self.axis), torch.tensor(sizes, dtype=torch.int32)
+        return torch.stack(parts, self.axis) if self.use_stack else torch.cat(parts, self.axis), torch.tensor(sizes, dtype=torch.int32, device=parts[0].device)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         x = slots.input("X")

@@ -168,7 +168,7 @@ class BeamSearchDecode(Operator):
         _, last = Ids.read(len(Ids) - 1)
         sentences = self.beam_size * (len(last.levels[0]) - 1 if last is not None else 1)
         require_room(self.type, 50 * len(Ids) * sentences + 8 * self.beam_size, f"following {sentences:,} sentences back over {len(Ids):,} steps")
-        slots = torch.arange(self.beam_size)
+        slots = torch.arange(self.beam_size, device=Ids.read(0)[0].device)
         for step in range(len(Ids) - 1, -1, -1):
             ids, sequences = Ids.read(step)
             scores, _ = Scores.read(step)

@@ -264,8 +264,8 @@ class Range(Operator):
             if count is None:
                 raise ExecutionError(f"range: there is no number of steps of {step} from {start} to {end}")
             require_room(self.type, count * Start.element_size(), f"a result of {count:,} numbers")
-            out = torch.arange(start, start + (count - 0.5) * step if count else start, step, dtype=Start.dtype)
-            return out if len(out) == count else torch.arange(count, dtype=torch.float64).mul_(step).add_(start).to(Start.dtype)
+            out = torch.arange(start, start + (count - 0.5) * step if count else start, step, dtype=Start.dtype, device=Start.device)
+            return out if len(out) == count else torch.arange(count, dtype=torch.float64, device=Start.device).mul_(step).add_(start).to(Start.dtype)
         count = int(max(0, -((start - end) // step)))
         require_room(self.type, count * Start.element_size(), f"a result of {count:,} numbers")
         if max(abs(end - start), abs(step)) >= 2**53:  # torch counts in floats, and its sums wrap
@@ -320,7 +320,7 @@ class Linspace(Operator):
         count = int(Num.item())
         if count < 1:
             raise ExecutionError(f"linspace: Num must be at least 1; seen {count}")
-        return torch.linspace(Start.item(), Stop.item(), count, dtype=torch_dtype(self.dtype))
+        return torch.linspace(Start.item(), Stop.item(), count, dtype=torch_dtype(self.dtype), device=Start.device)
 
     samples = [
         sample(Start=f32(1), Stop=f32(1), Num=i32(1, data=[7])),
@@ -371,7 +371,7 @@ class Logspace(Operator):
         count = int(Num.item())
         if count < 1:
             raise ExecutionError(f"logspace: Num must be at least 1; seen {count}")
-        exponents = torch.linspace(Start.item(), Stop.item(), count, dtype=torch.float64)
+        exponents = torch.linspace(Start.item(), Stop.item(), count, dtype=torch.float64, device=Start.device)
         return torch.pow(float(Base.item()), exponents).to(torch_dtype(self.dtype))
 
     samples = [

@@ -106,7 +106,7 @@ class IsEmpty(Operator):
         return X.dense((), BOOL)
 
     def kernel(self, X: Tensor) -> Tensor:
-        return torch.tensor(not X.numel())
+        return torch.tensor(not X.numel(), device=X.device)
 
     samples = [sample(X=f32(2, 3)), sample(X=f32(0, 3)), sample(X=i64())]
 

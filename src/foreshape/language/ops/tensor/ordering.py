@@ -308,7 +308,7 @@ class Shape(Operator):
         return Spec(LOD_TENSOR, INT32, (Input.rank,)).with_value(Input.known_dims)
 
     def kernel(self, Input: Any) -> Tensor:
-        return torch.tensor(tuple(Input.shape), dtype=torch_dtype(INT32))
+        return torch.tensor(tuple(Input.shape), dtype=torch_dtype(INT32), device=Input.device)
 
     samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]
 
@@ -329,6 +329,6 @@ class SizeOf(Operator):
         return {"Out": SUM}
 
     def kernel(self, Input: Tensor) -> Tensor:
-        return torch.tensor(Input.numel(), dtype=torch_dtype(INT64))
+        return torch.tensor(Input.numel(), dtype=torch_dtype(INT64), device=Input.device)
 
     samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]

@@ -89,7 +89,7 @@ class Pad3d(Operator):
         else:
             out = x
             for k in range(3):
-                out = out.index_select(4 - k, _border_index(self.mode, x.shape[4 - k], pads[2 * k], pads[2 * k + 1]))
+                out = out.index_select(4 - k, _border_index(self.mode, x.shape[4 - k], pads[2 * k], pads[2 * k + 1], x.device))
         return out if self.data_format == "NCDHW" else out.permute(0, 2, 3, 4, 1)
 
     def _gradient_workspace(self, X: Spec, Paddings: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -136,9 +136,9 @@ class Pad3d(Operator):
     ]
 
 
-def _border_index(mode: str, size: int, front: int, back: int) -> Tensor:
+def _border_index(mode: str, size: int, front: int, back: int, device: Any) -> Tensor:
     """Return the element of a dim of ``size`` at each place of the padded dim."""
-    places = torch.arange(-front, size + back)
+    places = torch.arange(-front, size + back, device=device)
     if mode == "replicate":
         return places.clamp_(0, size - 1)
     if mode == "circular":
