@@ -199,3 +199,33 @@ def test_a_device_that_is_pretended_is_gone_afterwards() -> None:
         fs.Executor(device.name)
     with pytest.raises(fs.errors.ExecutionError, match="there is no device 'cuda:0' here"):
         fs.Executor("cuda:0")
+
+
+@pytest.mark.parametrize("lengths", [([3, 1, 5], [3, 1, 5]), ([2, 4], [5, 1]), ([40, 33, 64], [40, 33, 64])])
+@pytest.mark.parametrize("causal", [False, True])
+def test_ragged_attention_is_one_kernel_there_and_one_for_its_gradient(lengths, causal) -> None:
+    draw = np.random.default_rng(0)
+    with fs.program_guard(main := fs.Program(), fs.Program()):
+        q, k, v, factor = (layer.data(name, ["rows" if name in "qf" else "keys", 32], lod_level=1) for name in "qkvf")
+        out = layer.sequence_attention(q, k, v, heads=4, causal=causal)
+        gradients = [g for _, g in fs.append_backward(layer.reduce_sum(out * factor), ["q", "k", "v"])]
+    rows = {name: lengths[name in "kv"] for name in "qkvf"}
+    feed = {name: fs.LoDTensor(draw.standard_normal((sum(n), 32)).astype("float32"), [n]) for name, n in rows.items()}
+    expected = fs.Executor().run(main, feed, [out, *gradients])
+    with pretended() as device:
+        results = fs.Executor(device.name).run(main, feed, [out, *gradients])
+        assert device.launches_by_name["_efficient_attention_forward"] == device.launches_by_name["_efficient_attention_backward"] == 1
+    for x, y in zip(results, expected, strict=True):
+        np.testing.assert_allclose(x.data, y.data, rtol=1e-5, atol=1e-5)
+
+
+def test_ragged_attention_of_empty_sequences_is_taken_apart_there() -> None:
+    with fs.program_guard(main := fs.Program(), fs.Program()):
+        q, k = (layer.data(name, [f"rows of {name}", 32], lod_level=1) for name in "qk")
+        out = layer.sequence_attention(q, k, k, heads=4)
+    draw = np.random.default_rng(0)
+    feed = {name: fs.LoDTensor(draw.standard_normal((sum(n), 32)).astype("float32"), [n]) for name, n in {"q": [2, 3, 0], "k": [4, 0, 1]}.items()}
+    with pretended() as device:
+        (result,) = fs.Executor(device.name).run(main, feed, [out])
+        assert not device.launches_by_name["_efficient_attention_forward"]
+    np.testing.assert_allclose(result.data, fs.Executor().run(main, feed, [out])[0].data, rtol=1e-5, atol=1e-6)

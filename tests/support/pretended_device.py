@@ -63,6 +63,51 @@ class DeviceAssertion(Exception):
     """What no program can catch on a GPU: the context of the process has ended."""
 
 
+def efficient_attention(
+    q: Any, k: Any, v: Any, bias: Any, begins: Any, key_begins: Any, longest: int, longest_key: int, dropout: float, mask: int, sums: bool, scale: float
+) -> Any:
+    """Compute what CUDA's kernel gives for sequences of several lengths, sequence by sequence: the processor has none."""
+    assert bias is None and not dropout and sums and begins.dtype is key_begins.dtype is torch.int32 and q.shape[0] == 1 and q.shape[3] % 8 == 0
+    assert max(begins.diff()) == longest and max(key_begins.diff()) == longest_key
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    logarithms = torch.full((len(begins) - 1, q.shape[2], -(-longest // 32) * 32), torch.nan)
+    for number, (rows, keys, scores) in enumerate(_scored(q, k, begins, key_begins, mask, scale)):
+        out[0, rows] = (scores.softmax(-1) @ v[0, keys].transpose(0, 1)).transpose(0, 1)
+        logarithms[number, :, : scores.shape[1]] = scores.logsumexp(-1)
+    return out, logarithms, torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64), longest, longest_key
+
+
+def efficient_attention_gradient(
+    d: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, begins: Any, key_begins: Any, longest: int, longest_key: int, sums: Any, dropout: float, seed: Any,
+    offset: Any, mask: int, bias_gradient: bool, scale: float,
+) -> Any:  # fmt: skip
+    """Compute the gradients of `efficient_attention` from the logarithms that it gave."""
+    assert list(sums.shape) == [len(begins) - 1, q.shape[2], -(-longest // 32) * 32]
+    d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    for number, (rows, keys, scores) in enumerate(_scored(q, k, begins, key_begins, mask, scale)):
+        weights = (scores - sums[number, :, : scores.shape[1], None]).exp()
+        of_rows, results = d[0, rows].transpose(0, 1), out[0, rows].transpose(0, 1)
+        moved = weights * (of_rows @ v[0, keys].permute(1, 2, 0) - (of_rows * results).sum(-1, keepdim=True)) * scale
+        d_q[0, rows] = (moved @ k[0, keys].transpose(0, 1)).transpose(0, 1)
+        d_k[0, keys] = (moved.mT @ q[0, rows].transpose(0, 1)).transpose(0, 1)
+        d_v[0, keys] = (weights.mT @ of_rows).transpose(0, 1)
+    return d_q, d_k, d_v, torch.empty(0)
+
+
+def _scored(q: Any, k: Any, begins: Any, key_begins: Any, mask: int, scale: float) -> Any:
+    """Yield the rows of each sequence, its keys, and their scores ``[heads, rows, keys]``."""
+    for a, b, c, e in zip(begins[:-1], begins[1:], key_begins[:-1], key_begins[1:], strict=True):
+        rows, keys = slice(int(a), int(b)), slice(int(c), int(e))
+        scores = q[0, rows].transpose(0, 1) @ k[0, keys].permute(1, 2, 0) * scale
+        if mask:
+            scores = scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), -torch.inf)
+        yield rows, keys, scores
+
+
+ON_GPUS_ALONE: dict[str, Any] = {"_efficient_attention_forward": efficient_attention, "_efficient_attention_backward": efficient_attention_gradient}
+"""Operators without a kernel for the processor, and what stands for them."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """What a device has done since it was reset, and what is alive on it.
@@ -244,7 +289,7 @@ class PretendedDevice(TorchDispatchMode):
         self._refuse_mixed(func, name, tensors)
         plain_args, plain_kwargs = tree_unflatten([self._plain(x) for x in leaves], form)
         try:
-            results = func(*plain_args, **plain_kwargs)
+            results = ON_GPUS_ALONE.get(name, func)(*plain_args, **plain_kwargs)
         except (IndexError, RuntimeError) as error:
             if name in ASSERTING and "out of" in str(error):
                 raise DeviceAssertion(f"{name}: device-side assert triggered: {error}") from None

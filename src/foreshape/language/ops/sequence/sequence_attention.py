@@ -18,7 +18,7 @@ from foreshape.language.operator.samples import f32, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.rules.gradient_dims import check_made
 from foreshape.language.ops.rules.ragged_rules import ragged, rows, same_offsets, same_sequences
-from foreshape.machine.kernels import flash, onednn
+from foreshape.machine.kernels import flash, onednn, ragged_flash
 
 _PIECES, _LEAST = 16, 1 << 13
 """The largest piece of sequences taken together: this part of all elements, or at least so many elements.
@@ -255,9 +255,11 @@ class SequenceAttention(Operator):
     ) -> tuple[Tensor, Tensor | None]:
         same_offsets(offsets[1], offsets[2], "sequence_attention: K and V must have the same sequences")
         _check_bias(Bias, offsets)
-        plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         q, k, v = _straight(Q), _straight(K), _straight(V)
         scale = self._scale_of(Q)
+        if ragged_flash.fits(Q, self.heads, offsets, Bias):
+            return ragged_flash.forward(q, k, v, self.heads, offsets, self.causal, scale)
+        plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         single = plan.whole
         if single is not None and single.q.height == Q.shape[0]:  # the kernel's results are these: nothing is copied
             query, key, value = (_parts(_piece_rows(x, span), single, self.heads)[0] for x, span in ((q, single.q), (k, single.k), (v, single.k)))
@@ -336,6 +338,9 @@ class SequenceAttention(Operator):
         requested: tuple[bool, ...],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         _check_bias(Bias, offsets)
+        if ragged_flash.fits(Q, self.heads, offsets, Bias):
+            straight = [_straight(x) for x in (d_out, Q, K, V, Out, LogSumExp)]
+            return *ragged_flash.backward(*straight, self.heads, offsets, self.causal, self._scale_of(Q)), None
         plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         of_q, of_k = [_straight(x) for x in (d_out, Q, Out, LogSumExp)], [_straight(x) for x in (K, V)]
         d_q, d_k, d_v = (_new(x, x.shape[1], x.dtype, plan, o) for x, o in zip((Q, K, V), offsets, strict=False))
