@@ -36,7 +36,7 @@ from foreshape.core.values.torch_proxy import torch as deferred_torch
 BLOCK = 512
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 """Allocations that start no kernel."""
-METADATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "resize_", "set_", "is_same_size", "_has_compatible_shallow_copy_type", "detach"}
+METADATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "lift", "resize_", "set_", "is_same_size", "_has_compatible_shallow_copy_type", "detach", "detach_"}
 """Operators without a kernel that their schemas do not show as views."""
 WAITING = {
     "_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "histc", "is_nonzero",
@@ -175,6 +175,18 @@ class PretendedTensor(torch.Tensor):
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         return self.owner.moved((self, *(torch.device(x) if isinstance(x, str) else x for x in args)), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(self._with_tensors(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(self._with_tensors(index), value)
+
+    def _with_tensors(self, index: Any) -> Any:
+        """Return an index with its lists as tensors of the device: PyTorch would make meta tensors of them."""
+        if isinstance(index, tuple):
+            return tuple(self._with_tensors(i) for i in index)
+        return torch.tensor(index, device=self.device) if isinstance(index, list) else index
 
     def new_tensor(self, data: Any, **kwargs: Any) -> Any:
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})

@@ -19,10 +19,12 @@ AVX-512).
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
-def empty(shape: Sequence[int], dtype: Any) -> Tensor:
-    """Return a tensor with uninitialised elements. A large one on the CPU is in large pages if the system has them. Random rows of a table of gigabytes are
-    then read and written in about half the time. It is returned to the system when dropped.
+def empty(shape: Sequence[int], dtype: Any, device: Any = None) -> Tensor:
+    """Return a tensor with uninitialised elements, on a device or torch's default one. A large one on the CPU is in large pages if the system has them.
+    Random rows of a table of gigabytes are then read and written in about half the time. It is returned to the system when dropped.
     """
+    if device is not None:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or _ADVICE is None or torch.get_default_device().type != "cpu":
         return torch.empty(tuple(shape), dtype=dtype)
@@ -32,9 +34,9 @@ def empty(shape: Sequence[int], dtype: Any) -> Tensor:
     return torch.frombuffer(pages, dtype=dtype).view(tuple(shape))  # pyright: ignore[reportUnknownMemberType]
 
 
-def full(shape: Sequence[int], number: float, dtype: Any) -> Tensor:
+def full(shape: Sequence[int], number: float, dtype: Any, device: Any = None) -> Tensor:
     """Return a tensor full of a number, in such memory."""
-    return empty(shape, dtype).fill_(number)
+    return empty(shape, dtype, device).fill_(number)
 
 
 def is_aligned(value: Tensor) -> bool:

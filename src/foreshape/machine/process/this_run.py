@@ -1,4 +1,4 @@
-"""The run of a step as its kernels may ask: its limit of memory, and its generator."""
+"""The run of a step as its kernels may ask: its limit of memory, its device, and its generator."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class _Run(threading.local):  # of a thread: kernels and blocks are called by th
     memory_limit: MemoryLimit | None = None
     generator: Generator | None = None
     """The source of random numbers with seed 0; None: torch's default one."""
+    device: Any = None
+    """The device of tensors that a kernel makes without an operand; None: torch's default one."""
     run_block: Callable[[Any, Sequence[Any]], list[Any]] | None = None
     """The way of running the lowered blocks of ops, set by checked runs and the profiler; None: their compiled functions."""
 

@@ -12,7 +12,6 @@ from weakref import WeakMethod
 from foreshape.compiler.lowering.call_text import call_text, namer
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Step, Value, region_of, values_of
 from foreshape.compiler.lowering.small_steps import SmallStep
-from foreshape.core.spec import FLOATING
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.emitted_code import STEP_FILE, with_ops
 from foreshape.core.values.torch_proxy import torch
@@ -38,7 +37,7 @@ class Emitted:
 
     def bind_region(self) -> FunctionType:
         """Return the function of a block of an op: all that it reads from outside comes in as an argument."""
-        return FunctionType(self.code, dict(self.constants), "block")
+        return FunctionType(self.code, {**self.constants, "__builtins__": builtins}, "block")
 
     def bind(self, scope: Scope, device: Any = None) -> Bound:
         """Return the step over the values of a scope, moved to ``device`` where one is given.
@@ -61,7 +60,7 @@ class Emitted:
             names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise ExecutionError(f"not initialised: {names}; run the startup program first, or load parameters into the scope")
         scope_dims = compare_held(self.lowered.persistables, values)
-        namespace = dict(self.constants)
+        namespace = {**self.constants, "__builtins__": builtins}  # torch's own code imports by them
         weak = WeakMethod(scope.store)  # the step does not keep its scope alive
         specs = {place.name: place.variable.spec for i in self.lowered.calls for place, _ in i.stores if place.variable is not None}
         shapes = {p.name: tuple(value.shape) for p, value in zip(self.lowered.persistables, values, strict=True) if p.name in self.read_again}
@@ -167,12 +166,7 @@ class Writer:
         i = self.lowered.calls[index]
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
         names = self._targets(i)
-        statement = (", ".join(names) + " = " if names else "") + self._call(i, index)
-        device = self.lowered.target.device
-        if device is not None and not any(map(_is_floating, values_of(i.arguments))):  # it may make its results of sizes alone, or of nothing
-            self.constants |= {"device": device, "__builtins__": builtins}  # torch looks for these when a device is entered
-            statement = f"with device: {statement}"
-        out.append(statement)
+        out.append((", ".join(names) + " = " if names else "") + self._call(i, index))
         gone = ["_"] if "_" in names and not _wants_to_know(i) else []
         for place, result in enumerate(i.results):
             if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
@@ -223,12 +217,6 @@ def _last_uses(lowered: Step) -> dict[int, int]:
         for _, source in i.copies:
             last[id(source)] = index
     return last
-
-
-def _is_floating(v: Value) -> bool:
-    """Return True for a value of floating-point numbers, also where its type is not known."""
-    dtype = None if v.variable is None else v.variable.spec.dtype
-    return dtype is None or dtype in FLOATING
 
 
 def _wants_to_know(i: KernelCall) -> bool:

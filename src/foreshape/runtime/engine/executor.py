@@ -241,7 +241,7 @@ class Executor(ConstructorRepr):
             scope: for the checks of an executor that has them.
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
         """
-        this_run.generator, this_run.memory_limit = self._generator, self._limit
+        this_run.generator, this_run.memory_limit, this_run.device = self._generator, self._limit, self._device
         late_checks.pending = None if self._device is None else self._late_checks
         late_checks.copies.clear()
         usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
@@ -267,6 +267,7 @@ class Executor(ConstructorRepr):
         except Exception as error:
             raise failure(error) from error
         finally:
+            this_run.device = None
             if growth is not None:
                 step.growth = growth.end()
             if threads != usual:

@@ -31,6 +31,7 @@ from foreshape.language.ops.rules.array_rules import (
     one_position,
     sum_of_an_element,
 )
+from foreshape.machine.process.this_run import this_run
 
 
 class WriteToArray(Operator):
@@ -218,7 +219,7 @@ class LodArrayLength(Operator):
     workspace = no_workspace
 
     def kernel(self, X: TensorArray | None) -> Tensor:
-        return torch.tensor([len(X) if X is not None else 0])
+        return torch.tensor([len(X) if X is not None else 0], device=this_run.device)
 
     samples = [sample(X=[f32(2, 3), f32(4, 3)]), sample(X=[None, None, f32(2)]), sample(X=[])]
 
@@ -256,7 +257,7 @@ class TensorArrayToTensor(Operator):
         if not parts:
             raise ExecutionError("tensor_array_to_tensor: the array has no elements")
         sizes: list[int] = [1] * len(parts) if self.use_stack else [p.shape[self.axis] for p in parts]
-        return torch.stack(parts, self.axis) if self.use_stack else torch.cat(parts, self.axis), torch.tensor(sizes, dtype=torch.int32, device=parts[0].device)
+        return torch.stack(parts, self.axis) if self.use_stack else torch.cat(parts, self.axis), torch.tensor(sizes, dtype=torch.int32, device=this_run.device)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         x = slots.input("X")

@@ -15,7 +15,7 @@ from foreshape.language.operator.require import fail, require_equal, require_one
 from foreshape.language.operator.samples import f32, f64, i64, reject, sample
 from foreshape.language.ops.rules.array_rules import ARRAY, own_size
 from foreshape.language.ops.rules.ragged_rules import new_lod, rows
-from foreshape.machine.process.this_run import require_room
+from foreshape.machine.process.this_run import require_room, this_run
 
 
 class BeamSearch(Operator):
@@ -168,7 +168,7 @@ class BeamSearchDecode(Operator):
         _, last = Ids.read(len(Ids) - 1)
         sentences = self.beam_size * (len(last.levels[0]) - 1 if last is not None else 1)
         require_room(self.type, 50 * len(Ids) * sentences + 8 * self.beam_size, f"following {sentences:,} sentences back over {len(Ids):,} steps")
-        slots = torch.arange(self.beam_size, device=Ids.read(0)[0].device)
+        slots = torch.arange(self.beam_size, device=this_run.device)
         for step in range(len(Ids) - 1, -1, -1):
             ids, sequences = Ids.read(step)
             scores, _ = Scores.read(step)

@@ -112,7 +112,7 @@ class MaxSequenceLength(Operator):
         return 8 * ranked(RankTable)[0].counts[-1]
 
     def kernel(self, RankTable: Offsets) -> Tensor:
-        return torch.tensor([RankTable.longest])
+        return torch.tensor([RankTable.longest], device=RankTable.last.device)
 
     samples = [sample(RankTable=i64(9).ragged([4, 0, 5])), sample(RankTable=i64(7).ragged([2, 1], [3, 0, 4])), sample(RankTable=i64(0).ragged([]))]
 

@@ -20,7 +20,7 @@ from foreshape.language.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.language.ops.rules.known_floats import calculated, rounded, whole_part
 from foreshape.language.ops.rules.known_values import carry, fits, known_number, known_sizes, sizes_at_run
 from foreshape.machine.kernels.pages import full
-from foreshape.machine.process.this_run import require_room
+from foreshape.machine.process.this_run import require_room, this_run
 
 SHAPE_OPERANDS_DOC = "the shape, as a tensor; a known value is used while describing"
 DTYPE_DOC = "an element type, by its number in the file format"
@@ -105,7 +105,7 @@ class FillConstant(Operator):
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
         dtype = element_type(self.dtype)
         number = number_of(dtype, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
-        return full(shape, number, torch_dtype(dtype))
+        return full(shape, number, torch_dtype(dtype), this_run.device)
 
     samples = [
         sample(shape=[2, 3], value=1.5),
@@ -203,7 +203,7 @@ class FillConstantBatchSizeLike(Operator):
         if sequences is not None and self.input_dim_idx % Input.dim() == 0:
             shape[self.output_dim_idx] = sequences.count
         dtype = element_type(self.dtype)
-        return torch.full(shape, number_of(dtype, self.value, _text(self.str_value)), dtype=torch_dtype(dtype))
+        return torch.full(shape, number_of(dtype, self.value, _text(self.str_value)), dtype=torch_dtype(dtype), device=this_run.device)
 
     samples = [
         sample(Input=f32(2, 3), shape=[-1, 5], value=1.5),
@@ -269,8 +269,8 @@ class Range(Operator):
         count = int(max(0, -((start - end) // step)))
         require_room(self.type, count * Start.element_size(), f"a result of {count:,} numbers")
         if max(abs(end - start), abs(step)) >= 2**53:  # torch counts in floats, and its sums wrap
-            return torch.arange(count, dtype=torch.int64).mul_(step).add_(start).to(Start.dtype)
-        return torch.arange(start, end if count else start, step, dtype=Start.dtype)
+            return torch.arange(count, dtype=torch.int64, device=Start.device).mul_(step).add_(start).to(Start.dtype)
+        return torch.arange(start, end if count else start, step, dtype=Start.dtype, device=Start.device)
 
     samples = [
         sample(Start=i64(1, data=[2]), End=i64(1, data=[9]), Step=i64(1, data=[3])),
@@ -344,7 +344,7 @@ class Eye(Operator):
         return tensor(element_type(self.dtype), self.num_rows, self.num_rows if self.num_columns == -1 else self.num_columns)
 
     def kernel(self) -> Tensor:
-        return torch.eye(self.num_rows, self.num_rows if self.num_columns == -1 else self.num_columns, dtype=torch_dtype(self.dtype))
+        return torch.eye(self.num_rows, self.num_rows if self.num_columns == -1 else self.num_columns, dtype=torch_dtype(self.dtype), device=this_run.device)
 
     samples = [sample(num_rows=3), sample(num_rows=2, num_columns=5, dtype=3)]
     rejects = [reject(num_rows=2**40, num_columns=2**40, says="64-bit")]

@@ -13,6 +13,7 @@ from foreshape.language.operator.require import axis_of, require, require_equal
 from foreshape.language.operator.samples import f32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies, turned
 from foreshape.language.ops.tensor.creation import DTYPE_DOC
+from foreshape.machine.process.this_run import this_run
 
 
 def diagonal_length(rows: Size, columns: Size, offset: int) -> Size:
@@ -333,7 +334,7 @@ class TrilIndices(TriangleIndices):
         return tensor(element_type(self.dtype), 2, lower_count(self.rows, self.cols, self.offset))
 
     def kernel(self) -> Tensor:
-        return torch.tril_indices(self.rows, self.cols, self.offset, dtype=torch_dtype(self.dtype))
+        return torch.tril_indices(self.rows, self.cols, self.offset, dtype=torch_dtype(self.dtype), device=this_run.device)
 
     samples = [
         sample(rows=3, cols=5),
@@ -357,7 +358,7 @@ class TriuIndices(TriangleIndices):
         return tensor(element_type(self.dtype), 2, self.row * self.col - lower_count(self.row, self.col, self.offset - 1))
 
     def kernel(self) -> Tensor:
-        return torch.triu_indices(self.row, self.col, self.offset, dtype=torch_dtype(self.dtype))
+        return torch.triu_indices(self.row, self.col, self.offset, dtype=torch_dtype(self.dtype), device=this_run.device)
 
     samples = [
         sample(row=3, col=5),

@@ -20,6 +20,7 @@ from foreshape.language.ops.rules.broadcast import before_sum
 from foreshape.language.ops.rules.known_values import carry, fits, selected
 from foreshape.language.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, shape_at_run, shape_from
 from foreshape.language.ops.tensor.gathering import OneHotV2, check_index
+from foreshape.machine.process.this_run import this_run
 
 
 class Empty(Operator):
@@ -37,7 +38,7 @@ class Empty(Operator):
         return tensor(element_type(self.dtype), *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor]) -> Tensor:
-        return torch.zeros(tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList)), dtype=torch_dtype(self.dtype))
+        return torch.zeros(tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList)), dtype=torch_dtype(self.dtype), device=this_run.device)
 
     samples = [
         sample(shape=[2, 3]),
@@ -293,7 +294,7 @@ class AssignValue(Operator):
         return None if isinstance(numbers, Raw) else computations.Numbers(tuple(numbers))
 
     def kernel(self) -> Tensor:
-        return torch.tensor(self._numbers(), dtype=torch_dtype(self.dtype)).reshape(self.shape)
+        return torch.tensor(self._numbers(), dtype=torch_dtype(self.dtype), device=this_run.device).reshape(self.shape)
 
     samples = [
         sample(shape=[2, 3], dtype=5, fp32_values=[1.5, 2.0, -3.0, 4.0, 5.0, 6.0]),

@@ -61,7 +61,7 @@ class Random(Drawn):
         return tensor(self._type(), *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
 
     def _empty(self, ShapeTensor: Any, ShapeTensorList: Any) -> Tensor:
-        return empty(shape_at_run(self.shape, ShapeTensor, ShapeTensorList), torch_dtype(self.dtype))
+        return empty(shape_at_run(self.shape, ShapeTensor, ShapeTensorList), torch_dtype(self.dtype), this_run.device)
 
 
 class UniformRandom(Random):
@@ -147,7 +147,7 @@ class TruncatedGaussianRandom(Drawn):
         dtype = torch_dtype(self.dtype)
         wide = torch_dtype(FP32) if element_type(self.dtype) in (FP16, BF16) else dtype
         edge = math.erf(math.sqrt(2.0))  # the share of the distribution inside the cut
-        out = empty(self.shape, wide).uniform_(-edge, edge, generator=generator_for(self.seed)).erfinv_()
+        out = empty(self.shape, wide, this_run.device).uniform_(-edge, edge, generator=generator_for(self.seed)).erfinv_()
         out = out.mul_(math.sqrt(2.0)).clamp_(-2.0, 2.0).mul_(self.std).add_(self.mean)
         return out if wide is dtype else out.to(dtype)
 
@@ -177,7 +177,7 @@ class RandInt(Random):
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor]) -> Tensor:
         shape = tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList))
-        return torch.randint(self.low, self.high, shape, generator=generator_for(self.seed), dtype=torch_dtype(self.dtype))
+        return torch.randint(self.low, self.high, shape, generator=generator_for(self.seed), dtype=torch_dtype(self.dtype), device=this_run.device)
 
     samples = [
         sample(shape=[2, 3], low=-3, high=9, exact=False),
@@ -203,7 +203,7 @@ class RandPerm(Drawn):
         return tensor(self._type(), self.n)
 
     def kernel(self) -> Tensor:
-        return torch.randperm(self.n, generator=generator_for(self.seed), dtype=torch_dtype(self.dtype))
+        return torch.randperm(self.n, generator=generator_for(self.seed), dtype=torch_dtype(self.dtype), device=this_run.device)
 
     samples = [sample(n=7, exact=False), sample(n=5, dtype=2, seed=3), sample(n=0)]
     rejects = [reject(n=3, dtype=0, says="dtype must be one of", error=TypeMismatchError)]
@@ -257,7 +257,7 @@ class UniformRandomBatchSizeLike(Drawn):
     def kernel(self, Input: Tensor) -> Tensor:
         shape = list(self.shape)
         shape[self.output_dim_idx] = Input.shape[self.input_dim_idx]
-        return torch.empty(shape, dtype=torch_dtype(self.dtype)).uniform_(self.min, self.max, generator=generator_for(self.seed))
+        return torch.empty(shape, dtype=torch_dtype(self.dtype), device=this_run.device).uniform_(self.min, self.max, generator=generator_for(self.seed))
 
     samples = [
         sample(Input=f32(2, 3), shape=[-1, 5], seed=3),
@@ -288,7 +288,7 @@ class Seed(Operator):
 
     def kernel(self) -> Tensor:
         if self.seed:
-            return torch.tensor([self.seed], dtype=torch.int32)
-        return torch.empty(1, dtype=torch.int32).random_(1, 2**31 - 1, generator=generator_for(0))
+            return torch.tensor([self.seed], dtype=torch.int32, device=this_run.device)
+        return torch.empty(1, dtype=torch.int32, device=this_run.device).random_(1, 2**31 - 1, generator=generator_for(0))
 
     samples = [sample(seed=5), sample(exact=False)]

@@ -153,22 +153,24 @@ class Adam(Update):
         self, params: list[Tensor], grads: list[Tensor], rates: list[Tensor], moments1: list[Tensor], moments2: list[Tensor], powers1: list[Tensor],
         powers2: list[Tensor],
     ) -> None:  # fmt: skip
-        """Run many updates in one call of torch's, which corrects by the number of the step: the powers of beta tell it, without waiting for the device."""
+        """Run each update in one kernel, which corrects by the number of the step: the second power of beta tells it, without waiting for the device.
+
+        The learning rate makes up for a first power of another step.
+        """
         scale, decay = self._rates(1.0)
-        first, second = (torch.stack([p.reshape(()) for p in powers]) for powers in (powers1, powers2))
-        steps = first.log().div_(math.log(self.beta1)) if self.beta1 else torch.full_like(first, math.inf)
-        if self.beta2:  # once the power of beta1 is too small for fp32, its correction is 1 for any large number
-            steps = torch.where(first > _TINY, steps, second.log().div_(math.log(self.beta2)))
-        by_rate: dict[int, list[int]] = {}
-        for index, rate in enumerate(rates):
-            by_rate.setdefault(id(rate), []).append(index)
-        for group in by_rate.values():
-            operands = [[tensors[index] for index in group] for tensors in (params, grads, moments1, moments2)]
-            operands[1] = [g.contiguous() for g in operands[1]]
-            rate = rates[group[0]].reshape(())
+        first, second = (torch.stack([p.reshape(()) for p in powers]).double() for powers in (powers1, powers2))
+        if self.beta2:
+            steps = second.log().div_(math.log(self.beta2))
+        else:
+            steps = torch.full_like(second, math.inf)
+        ratios = (1.0 - self.beta1**steps).div_(1.0 - first).mul_(scale)
+        for index, (rate, step) in enumerate(zip(ratios.to(params[0].dtype), steps.float(), strict=True)):
+            learning_rate = rates[index].reshape(())
+            if decay:
+                params[index].mul_(1.0 - learning_rate * decay)
             private.fused_adamw_(
-                *operands, [], [steps[index] for index in group], lr=rate if scale == 1.0 else rate * scale, beta1=self.beta1, beta2=self.beta2,
-                eps=self.epsilon, weight_decay=decay / scale, amsgrad=False, maximize=False,
+                [params[index]], [grads[index].contiguous()], [moments1[index]], [moments2[index]], [], [step], lr=rate * learning_rate, beta1=self.beta1,
+                beta2=self.beta2, eps=self.epsilon, weight_decay=0.0, amsgrad=False, maximize=False,
             )  # fmt: skip
         if not self.use_global_beta_pow:
             private.foreach_mul_(powers1, self.beta1)
@@ -275,8 +277,6 @@ def fused_step(
     )  # fmt: skip
 
 
-_TINY = 1e-30
-"""A power of beta above it still tells the number of the step in fp32."""
 _infinite: list[Tensor] = []
 
 
