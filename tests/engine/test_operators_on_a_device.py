@@ -24,6 +24,8 @@ def numbers(value: Any) -> Any:
 def test_an_operator_computes_the_same_there(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     fetches = [n for names in case.outputs.values() for n in names]
+    if cls.type == "argsort" and not sample.arguments.get("stable"):  # equal elements come in another order there
+        fetches = fetches[:1]
     random = any(op.operator is not None and op.operator.random for op in case.program.all_ops())
     expected = fs.Executor(seed=1).run(case.program, case.feed, fetches, fs.Scope())
     with pretended() as device:

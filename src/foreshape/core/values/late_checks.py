@@ -35,7 +35,7 @@ class LateCheck(NamedTuple):
 
 class _LateChecks(threading.local):
     pending: list[LateCheck] | None = None
-    """Of the step running in this thread, set by its executor; None: each check is made at once."""
+    """The checks of the step running in this thread, set by its executor; None: each check is made at once."""
     copies: list[tuple[Tensor, Tensor]]
     """Tensors of a device that were read within the step, each with its copy on the host, which a fetch need not read again."""
 
