@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
+from inspect import currentframe
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -59,10 +59,10 @@ def check_later(error: Callable[..., ExecutionError | None], *numbers: Tensor) -
         if problem is not None:
             raise problem
         return
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename != STEP_FILE and frame.f_back is not None:
+    frame = currentframe()
+    while frame is not None and frame.f_code.co_filename != STEP_FILE:
         frame = frame.f_back
-    pending.append(LateCheck(numbers, error, frame.f_code if frame.f_code.co_filename == STEP_FILE else None, frame.f_lineno))
+    pending.append(LateCheck(numbers, error, *((None, 0) if frame is None else (frame.f_code, frame.f_lineno))))
 
 
 def within(index: Tensor, size: int, error: Callable[[int, int], ExecutionError], low: int = 0) -> Tensor:
