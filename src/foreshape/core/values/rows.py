@@ -181,7 +181,13 @@ class Rows:
         unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         ids, places = unique(self.rows, return_inverse=True)
         values = torch.zeros((len(ids), *self._values.shape[1:]), dtype=self.dtype, device=self._values.device)
-        return Rows(ids, values.index_add_(0, places, self.values), self.height)
+        if self._which is None:
+            values.index_add_(0, places, self._values)
+        else:  # shared values are not written out for all rows at once
+            for first in range(0, len(self.rows), CHUNK):
+                part = slice(first, first + CHUNK)
+                values.index_add_(0, places[part], self._values.index_select(0, self._which[part]))
+        return Rows(ids, values, self.height)
 
 
 def _sorted(rows: Tensor, highest: int) -> tuple[Tensor, Tensor]:
