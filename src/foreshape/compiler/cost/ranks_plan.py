@@ -294,9 +294,12 @@ def loss_of(program: Program) -> str:
 
 @overload
 def plan(
-    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, device: str | None = None,
+    program: Program | Trained,
+    fetch: Iterable[Variable | str] | Variable | str = (),
+    *,
+    device: str | None = None,
     lengths: Mapping[str, Sequence[int]] | None = None,
-) -> Plan: ...  # fmt: skip
+) -> Plan: ...
 
 
 @overload

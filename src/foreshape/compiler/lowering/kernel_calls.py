@@ -15,7 +15,7 @@ from foreshape.language.operator.operator import Operator
 from foreshape.language.program import Block, Op, Variable
 from foreshape.machine.kernels.fused import NO_EFFECTS, NO_KERNEL, Effects, FusedKernel
 from foreshape.machine.process.this_run import this_run
-from foreshape.machine.targets import Target, current_target
+from foreshape.machine.targets import DeviceTarget, current_target
 
 
 @data_class(eq=False)
@@ -285,7 +285,7 @@ class Step:
     """The values for the second half of a step, in the first one."""
     whole: bool = False
     """True if a frozen step shall become one series of kernels (`foreshape.compiler.lowering.fusion.frozen_series`), even where other kernels are as fast."""
-    target: Target = field(default_factory=current_target)
+    target: DeviceTarget = field(default_factory=current_target)
     """The device that it is made for: by default the one of `foreshape.machine.targets.compiling_for`."""
 
     def bound(self, *tensors: Any) -> tuple[Any, ...]:

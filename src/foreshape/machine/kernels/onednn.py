@@ -52,7 +52,7 @@ def thread_count() -> int:
 
 
 def _of_processors(rule: Callable[P, Size]) -> Callable[P, Size]:
-    """Return a rule for the scratch memory of a kernel of the processor; 0 on other targets, whose kernels take what `Target` says."""
+    """Return a rule for the scratch memory of a kernel of the processor; 0 on other targets, whose kernels take what `DeviceTarget` says."""
 
     @wraps(rule)
     def nbytes(*args: P.args, **kw: P.kwargs) -> Size:

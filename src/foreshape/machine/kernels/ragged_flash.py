@@ -25,18 +25,30 @@ def fits(x: Tensor, heads: int, offsets: Sequence[Offsets], bias: Tensor | None)
     """Return True if the kernel takes rows ``[rows, width]`` on this device: without a bias, and no sequence is empty."""
     kinds = (torch.float32, torch.float16, torch.bfloat16)
     return (
-        x.is_cuda and bias is None and x.dtype in kinds and not x.shape[1] // heads % _ALIGNED and x.shape[0] == offsets[0].rows > 0
+        x.is_cuda
+        and bias is None
+        and x.dtype in kinds
+        and not x.shape[1] // heads % _ALIGNED
+        and x.shape[0] == offsets[0].rows > 0
         and all(min(o.host_lengths) > 0 for o in offsets[:2])
-    )  # fmt: skip
+    )
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, heads: int, offsets: Sequence[Offsets], causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Return the results ``[rows, width]``, and the logarithms of the sums of exponentials ``[rows, heads]``, fp32."""
     of_q, of_k = offsets[:2]
     out, sums, *_ = private.varied_attention(
-        *(_in_heads(x, heads) for x in (q, k, v)), None, _begins(of_q), _begins(of_k), of_q.longest, of_k.longest, 0.0, _CAUSAL if causal else 0, True,
+        *(_in_heads(x, heads) for x in (q, k, v)),
+        None,
+        _begins(of_q),
+        _begins(of_k),
+        of_q.longest,
+        of_k.longest,
+        0.0,
+        _CAUSAL if causal else 0,
+        True,
         scale=scale,
-    )  # fmt: skip
+    )
     return out.reshape(q.shape[0], -1), sums.transpose(1, 2)[of_q.segments, of_q.positions]
 
 
@@ -49,9 +61,22 @@ def backward(
     padded.transpose(1, 2)[of_q.segments, of_q.positions] = sums
     unused = torch.empty((), dtype=torch.int64, device=q.device)  # the state of dropout
     gradients: Any = private.varied_attention_gradient(
-        _in_heads(d, heads), *(_in_heads(x, heads) for x in (q, k, v)), None, _in_heads(out, heads), _begins(of_q), _begins(of_k), of_q.longest,
-        of_k.longest, padded, 0.0, unused, unused, _CAUSAL if causal else 0, False, scale=scale,
-    )  # fmt: skip
+        _in_heads(d, heads),
+        *(_in_heads(x, heads) for x in (q, k, v)),
+        None,
+        _in_heads(out, heads),
+        _begins(of_q),
+        _begins(of_k),
+        of_q.longest,
+        of_k.longest,
+        padded,
+        0.0,
+        unused,
+        unused,
+        _CAUSAL if causal else 0,
+        False,
+        scale=scale,
+    )
     d_q, d_k, d_v = (x.reshape(x.shape[1], -1) for x in gradients[:3])
     return d_q, d_k, d_v
 

@@ -1,5 +1,5 @@
 """The processor."""
 
-from foreshape.machine.targets.target import Feature, Target
+from foreshape.machine.targets.target import DeviceTarget, Feature
 
-CPU = Target("cpu", frozenset({Feature.ONEDNN, Feature.THREADS}), is_tested=True)
+CPU = DeviceTarget("cpu", frozenset({Feature.ONEDNN, Feature.THREADS}), is_tested=True)

@@ -1,4 +1,4 @@
-"""`Target`: a kind of device, as the compiler and the planner see it."""
+"""`DeviceTarget`: a kind of device, as the compiler and the planner see it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Feature(Enum):
 
 
 @data_class(frozen=True)
-class Target:
+class DeviceTarget:
     """A kind of device.
 
     Attributes:

@@ -150,9 +150,15 @@ class Adam(Update):
                 private.foreach_mul_(powers, held(beta, powers[0].dtype) if powers[0].device.type == "cpu" else beta)
 
     def _group_on_device(
-        self, params: list[Tensor], grads: list[Tensor], rates: list[Tensor], moments1: list[Tensor], moments2: list[Tensor], powers1: list[Tensor],
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        rates: list[Tensor],
+        moments1: list[Tensor],
+        moments2: list[Tensor],
+        powers1: list[Tensor],
         powers2: list[Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run each update in one kernel, which corrects by the number of the step: the second power of beta tells it, without waiting for the device.
 
         The learning rate makes up for a first power of another step.
@@ -169,9 +175,20 @@ class Adam(Update):
             if decay:
                 params[index].mul_(1.0 - learning_rate * decay)
             private.fused_adamw_(
-                [params[index]], [grads[index].contiguous()], [moments1[index]], [moments2[index]], [], [step], lr=rate * learning_rate, beta1=self.beta1,
-                beta2=self.beta2, eps=self.epsilon, weight_decay=0.0, amsgrad=False, maximize=False,
-            )  # fmt: skip
+                [params[index]],
+                [grads[index].contiguous()],
+                [moments1[index]],
+                [moments2[index]],
+                [],
+                [step],
+                lr=rate * learning_rate,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                eps=self.epsilon,
+                weight_decay=0.0,
+                amsgrad=False,
+                maximize=False,
+            )
         if not self.use_global_beta_pow:
             private.foreach_mul_(powers1, self.beta1)
             private.foreach_mul_(powers2, self.beta2)
