@@ -7,6 +7,8 @@ from foreshape import optimizer as optimizer
 from foreshape import passes as passes
 from foreshape.apps import training as training
 from foreshape.apps.embedding import Embedder as Embedder
+from foreshape.apps.forecast import Forecast as Forecast
+from foreshape.apps.forecast import forecast as forecast
 from foreshape.apps.generation import LanguageModel as LanguageModel
 from foreshape.apps.generation import TextWriter as TextWriter
 from foreshape.apps.generation import Writing as Writing

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from foreshape.apps.forecast.caching_allocator import MIB, AllocatorConfig, Block, CachingAllocator, OutOfDeviceMemory
+from foreshape.apps.forecast.caching_allocator import MIB, AllocatorConfig, DeviceBlock, CachingAllocator, OutOfDeviceMemory
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("allocator_cases.json").read_text(encoding="utf-8"))
 SETTINGS = {"capacity": "capacity", "expandable": "expandable", "max_split": "max_split", "divisions": "divisions", "gc": "collect_from"}
 
 
-def replayed(events: list[list[Any]], config: AllocatorConfig) -> tuple[CachingAllocator, dict[Any, Block | None], int | None]:
-    allocator, blocks = CachingAllocator(config), dict[Any, "Block | None"]()
+def replayed(events: list[list[Any]], config: AllocatorConfig) -> tuple[CachingAllocator, dict[Any, DeviceBlock | None], int | None]:
+    allocator, blocks = CachingAllocator(config), dict[Any, "DeviceBlock | None"]()
     for number, (event, *arguments) in enumerate(events):
         try:
             match event, arguments:
@@ -59,7 +59,7 @@ def test_there_are_all_cases() -> None:
     assert len(CASES) == 45
 
 
-def blocks_of(allocator: CachingAllocator, live: list[Block]) -> list[Block]:
+def blocks_of(allocator: CachingAllocator, live: list[DeviceBlock]) -> list[DeviceBlock]:
     """Return all blocks, used, idle and unmapped, by address."""
     pools = list(allocator._pools.values())
     return sorted([*live, *(b for pool in pools for b in [*pool.blocks.values(), *pool.unmapped])], key=lambda b: b.address)
@@ -69,7 +69,7 @@ def blocks_of(allocator: CachingAllocator, live: list[Block]) -> list[Block]:
     "config", [AllocatorConfig(), AllocatorConfig(expandable=True), AllocatorConfig(max_split=32 * MIB), AllocatorConfig(divisions=8)], ids=str
 )
 def test_blocks_tile_their_segments_at_every_moment(config: AllocatorConfig) -> None:
-    generator, allocator, live = random.Random(5), CachingAllocator(config), list[Block]()
+    generator, allocator, live = random.Random(5), CachingAllocator(config), list[DeviceBlock]()
     for number in range(1500):
         if live and generator.random() < 0.48:
             allocator.free(live.pop(generator.randrange(len(live))))
@@ -96,7 +96,7 @@ def test_blocks_tile_their_segments_at_every_moment(config: AllocatorConfig) -> 
 
 @pytest.mark.long
 def test_a_million_events_take_seconds() -> None:
-    generator, allocator, live = random.Random(3), CachingAllocator(), list[Block | None]()
+    generator, allocator, live = random.Random(3), CachingAllocator(), list[DeviceBlock | None]()
     sizes = [int(2 ** generator.uniform(8, 25)) for _ in range(500_000)]
     began = time.process_time()
     for size in sizes:

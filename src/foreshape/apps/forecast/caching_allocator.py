@@ -54,7 +54,7 @@ class AllocatorConfig(NamedTuple):
     large_segment: int = LARGE_SEGMENT
 
 
-class Segment:
+class DeviceSegment:
     """Memory of the device: its first address, its bytes, and its number in the order of requests."""
 
     __slots__ = ("address", "number", "size")
@@ -63,15 +63,15 @@ class Segment:
         self.number, self.address, self.size = number, address, 0
 
 
-class Block:
+class DeviceBlock:
     """A piece of a segment, between its neighbours there."""
 
     __slots__ = ("address", "lookup", "mapped", "next", "pool", "previous", "readers", "requested", "segment", "size", "used")
 
-    def __init__(self, pool: Pool, segment: Segment, address: int, size: int) -> None:
+    def __init__(self, pool: Pool, segment: DeviceSegment, address: int, size: int) -> None:
         self.pool, self.segment, self.address, self.size = pool, segment, address, size
-        self.previous: Block | None = None
-        self.next: Block | None = None
+        self.previous: DeviceBlock | None = None
+        self.next: DeviceBlock | None = None
         self.used = False
         self.mapped = True
         """False: address space of an expandable segment without memory."""
@@ -94,16 +94,16 @@ class Pool:
     def __init__(self, large: bool, stream: int) -> None:
         self.large, self.stream = large, stream
         self.order: list[int] = []
-        self.blocks: dict[int, Block] = {}
-        self.unmapped: list[Block] = []
+        self.blocks: dict[int, DeviceBlock] = {}
+        self.unmapped: list[DeviceBlock] = []
 
-    def add(self, block: Block) -> None:
+    def add(self, block: DeviceBlock) -> None:
         """Add an idle block."""
         key = block.size << _SHIFT | block.address
         insort(self.order, key)
         self.blocks[key] = block
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: DeviceBlock) -> None:
         """Remove a block, whose size is as when it was added."""
         key = block.size << _SHIFT | block.address
         del self.blocks[key], self.order[bisect_left(self.order, key)]
@@ -126,16 +126,16 @@ class CachingAllocator:
         self.allocated = self.requested = self.active = self.reserved = 0
         self.allocated_peak = self.requested_peak = self.active_peak = self.reserved_peak = 0
         self.retries = self.failures = self.mallocs = self.version = 0
-        self.segments: list[Segment] = []
+        self.segments: list[DeviceSegment] = []
         self._pools: dict[tuple[bool, int], Pool] = {}
         self._lookups = [0, 0]
-        self._waiting: list[Block] = []
+        self._waiting: list[DeviceBlock] = []
         self._end = 0
         self._max_split = config.max_split or _VIRTUAL
 
     # --- requests
 
-    def allocate(self, requested: int, stream: int = 0) -> Block | None:
+    def allocate(self, requested: int, stream: int = 0) -> DeviceBlock | None:
         """Return a block for so many bytes; none for 0 bytes.
 
         Raises:
@@ -157,7 +157,7 @@ class CachingAllocator:
                 raise OutOfDeviceMemory(requested)
         surplus = block.size - size
         if surplus and self._is_split(large, size, surplus):
-            remainder = Block(pool, block.segment, block.address + size, surplus)
+            remainder = DeviceBlock(pool, block.segment, block.address + size, surplus)
             remainder.lookup = self._lookups[large]
             remainder.previous, remainder.next = block, block.next
             if remainder.next is not None:
@@ -178,7 +178,7 @@ class CachingAllocator:
             self.requested_peak = self.requested
         return block
 
-    def free(self, block: Block | None) -> None:
+    def free(self, block: DeviceBlock | None) -> None:
         """Give a block back. It is idle at once, or when the other streams that read it are done."""
         if block is None:
             return
@@ -189,7 +189,7 @@ class CachingAllocator:
         else:
             self._settle(block)
 
-    def record_stream(self, block: Block | None, stream: int) -> None:
+    def record_stream(self, block: DeviceBlock | None, stream: int) -> None:
         """Note that another stream reads a block, as ``Tensor.record_stream`` does."""
         if block is not None and stream != block.pool.stream:
             block.readers = {*(block.readers or ()), stream}
@@ -218,7 +218,7 @@ class CachingAllocator:
 
     # --- idle blocks
 
-    def _best(self, pool: Pool, size: int) -> Block | None:
+    def _best(self, pool: Pool, size: int) -> DeviceBlock | None:
         order = pool.order
         place = bisect_left(order, size << _SHIFT)
         if place == len(order):
@@ -239,7 +239,7 @@ class CachingAllocator:
             return remainder >= SMALLEST
         return remainder > SMALL and size < self._max_split
 
-    def _settle(self, block: Block) -> None:
+    def _settle(self, block: DeviceBlock) -> None:
         """Make a block idle, one with its idle neighbours."""
         self.active -= block.size
         self.requested -= block.requested
@@ -247,7 +247,7 @@ class CachingAllocator:
         block.lookup = self._lookups[block.pool.large]
         block.pool.add(block)
 
-    def _merge(self, block: Block) -> None:
+    def _merge(self, block: DeviceBlock) -> None:
         previous, following = block.previous, block.next
         if previous is not None and not previous.used and not previous.readers and previous.mapped == block.mapped:
             _forget(previous)
@@ -265,7 +265,7 @@ class CachingAllocator:
 
     # --- the device
 
-    def _device_block(self, pool: Pool, size: int) -> Block | None:
+    def _device_block(self, pool: Pool, size: int) -> DeviceBlock | None:
         """Ask the device; then release idle segments and ask again."""
         config = self.config
         if not pool.large:
@@ -285,24 +285,24 @@ class CachingAllocator:
             block = self._malloc(pool, size, segment)
         return block
 
-    def _malloc(self, pool: Pool, size: int, segment: int) -> Block | None:
+    def _malloc(self, pool: Pool, size: int, segment: int) -> DeviceBlock | None:
         config = self.config
         full = config.capacity is not None and self.reserved + segment > config.capacity
         if config.expandable:
             return None if full and config.by_fraction else self._grow(pool, size)
         if full:
             return None
-        block = Block(pool, self._new_segment(segment), self._end - segment, segment)
+        block = DeviceBlock(pool, self._new_segment(segment), self._end - segment, segment)
         self._reserve(block.segment, segment)
         return block
 
-    def _new_segment(self, span: int) -> Segment:
-        segment = Segment(len(self.segments), self._end)
+    def _new_segment(self, span: int) -> DeviceSegment:
+        segment = DeviceSegment(len(self.segments), self._end)
         self.segments.append(segment)
         self._end += span
         return segment
 
-    def _reserve(self, segment: Segment, size: int) -> None:
+    def _reserve(self, segment: DeviceSegment, size: int) -> None:
         segment.size += size
         self.reserved += size
         self.version += 1
@@ -311,7 +311,7 @@ class CachingAllocator:
             if self.reserved > self.reserved_peak:
                 self.reserved_peak = self.reserved
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: DeviceBlock) -> None:
         block.pool.remove(block)
         self._reserve(block.segment, -block.size)
 
@@ -343,11 +343,11 @@ class CachingAllocator:
 
     # --- expandable segments
 
-    def _grow(self, pool: Pool, size: int) -> Block | None:
+    def _grow(self, pool: Pool, size: int) -> DeviceBlock | None:
         """Map pages behind the first idle block, by address, with enough address space."""
         block = next((first for hole in sorted(pool.unmapped, key=_address) if _space(first := _start(hole)) >= size), None)
         if block is None:
-            block = Block(pool, self._new_segment(_VIRTUAL), self._end - _VIRTUAL, _VIRTUAL)
+            block = DeviceBlock(pool, self._new_segment(_VIRTUAL), self._end - _VIRTUAL, _VIRTUAL)
             block.mapped = False
             pool.unmapped.append(block)
         while not block.mapped or block.size < size:
@@ -363,7 +363,7 @@ class CachingAllocator:
     def _page(self, pool: Pool) -> int:
         return self.config.large_segment if pool.large else SMALL_SEGMENT
 
-    def _map(self, hole: Block, size: int) -> Block | None:
+    def _map(self, hole: DeviceBlock, size: int) -> DeviceBlock | None:
         """Return the idle block that ends with so many bytes of unmapped space, now mapped."""
         page = self._page(hole.pool)
         size = -(-size // page) * page
@@ -381,7 +381,7 @@ class CachingAllocator:
         hole.pool.add(hole)
         return hole
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: DeviceBlock) -> None:
         """Release the pages that lie within an idle block."""
         pool, page, base = block.pool, self._page(block.pool), block.segment.address
         first = base + -(-(block.address - base) // page) * page
@@ -409,9 +409,9 @@ def rounded(size: int, divisions: int) -> int:
     return size if floor == size else 2 * floor if step == 0 else -(-size // step) * step
 
 
-def _cut(block: Block, size: int) -> Block:
+def _cut(block: DeviceBlock, size: int) -> DeviceBlock:
     """Return what lies behind the first bytes of a block, which keeps these."""
-    remainder = Block(block.pool, block.segment, block.address + size, block.size - size)
+    remainder = DeviceBlock(block.pool, block.segment, block.address + size, block.size - size)
     remainder.previous, remainder.next = block, block.next
     if remainder.next is not None:
         remainder.next.previous = remainder
@@ -419,28 +419,28 @@ def _cut(block: Block, size: int) -> Block:
     return remainder
 
 
-def _forget(block: Block) -> None:
+def _forget(block: DeviceBlock) -> None:
     if block.mapped:
         block.pool.remove(block)
     else:
         block.pool.unmapped.remove(block)
 
 
-def _address(block: Block) -> int:
+def _address(block: DeviceBlock) -> int:
     return block.address
 
 
-def _growth(block: Block) -> int:
+def _growth(block: DeviceBlock) -> int:
     """Return the bytes of an idle block, with unmapped space behind it."""
     return block.size + (block.next.size if block.next is not None and not block.next.mapped else 0)
 
 
-def _start(hole: Block) -> Block:
+def _start(hole: DeviceBlock) -> DeviceBlock:
     """Return the idle block before unmapped space, else the space."""
     return hole.previous if hole.previous is not None and hole.previous.is_idle() else hole
 
 
-def _space(block: Block | None) -> int:
+def _space(block: DeviceBlock | None) -> int:
     size = 0
     while block is not None and block.is_idle():
         size, block = size + block.size, block.next

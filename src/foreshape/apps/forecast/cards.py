@@ -1,0 +1,121 @@
+"""Cards with an NVIDIA GPU: the bytes that a process of torch can take of each, and the figures that depend on its generation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from foreshape.compiler.memory import byte_text, bytes_of
+from foreshape.core.hints import did_you_mean
+from foreshape.errors import SchemaError
+
+MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+
+class Card(NamedTuple):
+    """A card, as a process of torch meets it.
+
+    Attributes:
+        name: as ``device=`` takes it.
+        total: bytes as ``cudaMemGetInfo`` says; read off torch's own messages, and a few MiB apart between drivers (modelled).
+        capability: the compute capability, as (9, 0); certain.
+        context: bytes of the CUDA context and of loaded kernels, outside of the allocator (modelled: no card was measured).
+    """
+
+    name: str
+    total: int
+    capability: tuple[int, int]
+    context: int = 480 * MIB
+
+    @property
+    def blas_workspace(self) -> int:
+        """Return the bytes of a workspace of cuBLAS, by ``CublasHandlePool.cpp``: certain for 9.0 and before 9.0, modelled for newer cards."""
+        return 32 * MIB if self.capability >= (9, 0) and self.capability != (12, 1) else 8_519_680
+
+    @property
+    def prefers_cudnn_attention(self) -> bool:
+        """Tell whether torch 2.11 with cuDNN from 9.15.1 on takes cuDNN's attention first, as ``sdp_utils.cpp`` reads (modelled)."""
+        return self.capability in ((9, 0), (10, 0), (10, 3))
+
+    @property
+    def flash_attention(self) -> bool:
+        """Tell whether torch's flash attention runs: certain."""
+        return self.capability >= (8, 0)
+
+    @property
+    def available(self) -> int:
+        """Return the bytes that are left for the allocator where nothing else runs on the card."""
+        return self.total - self.context
+
+    @property
+    def certainty(self) -> Mapping[str, str]:
+        """Return field -> "certain", "modelled" or "unknown"."""
+        blas = "certain" if self.capability <= (9, 0) else "modelled"
+        return {"total": "modelled", "context": "modelled", "capability": "certain", "blas_workspace": blas, "convolution_workspaces": "unknown"}
+
+    def __str__(self) -> str:
+        return f"{self.name} ({byte_text(self.available)} free)"
+
+
+def _card(name: str, gib: float, capability: tuple[int, int], context: int = 480) -> Card:
+    return Card(name, int(gib * _GIB), capability, context * MIB)
+
+
+CARDS: Final[Mapping[str, Card]] = {
+    card.name: card
+    for card in (
+        _card("B200-180GB", 178.35, (10, 0), 600),
+        _card("GH200-96GB", 94.5, (9, 0), 520),
+        _card("H200-141GB", 139.80, (9, 0), 520),
+        _card("H100-94GB", 93.10, (9, 0), 520),
+        _card("H100-80GB", 79.11, (9, 0), 520),
+        _card("A100-80GB", 79.15, (8, 0), 450),
+        _card("A100-40GB", 39.39, (8, 0), 450),
+        _card("A6000-48GB", 47.53, (8, 6), 400),
+        _card("A40-48GB", 44.34, (8, 6), 400),
+        _card("A10-24GB", 21.99, (8, 6), 350),
+        _card("A10G-24GB", 22.06, (8, 6), 350),
+        _card("L40S-48GB", 44.40, (8, 9), 450),
+        _card("L4-24GB", 22.03, (8, 9), 350),
+        _card("V100-32GB", 31.73, (7, 0), 350),
+        _card("V100-16GB", 15.77, (7, 0), 350),
+        _card("P100-16GB", 15.89, (6, 0), 300),
+        _card("T4-16GB", 14.56, (7, 5), 300),
+        _card("RTX5090", 31.36, (12, 0), 550),
+        _card("RTX4090", 23.52, (8, 9), 400),
+        _card("RTX4080", 15.60, (8, 9), 400),
+        _card("RTX3090", 23.69, (8, 6), 350),
+        _card("RTX3080", 9.77, (8, 6), 300),
+        _card("RTX3060", 11.76, (8, 6), 300),
+        _card("RTX2080TI", 10.75, (7, 5), 300),
+    )
+}
+"""The cards by their names."""
+_PREFERRED: Final = {"H100": "H100-80GB", "H200": "H200-141GB", "A100": "A100-40GB", "V100": "V100-16GB"}
+"""The smallest card of a name without its bytes."""
+
+
+def card_of(device: str | int | Card) -> Card:
+    """Return a card by its name, as ``"H100-80GB"`` or ``"rtx 4090"``, or a card with so many bytes, as ``"24GiB"``, of capability 8.0.
+
+    Raises:
+        SchemaError: neither a known card nor a number of bytes.
+    """
+    if isinstance(device, Card):
+        return device
+    if isinstance(device, str):
+        key = re.sub(r"[\s_]", "", device.upper()).removeprefix("CUDA:").removeprefix("NVIDIA").removeprefix("GEFORCE")
+        short = key.replace("-", "")
+        for name, card in CARDS.items():
+            if short in (name.replace("-", ""), name.partition("-")[0]) and name.startswith(_PREFERRED.get(short, "")):
+                return card
+        if not re.fullmatch(r"[\d.,]+\s*([KMGT]i?)?B?", device.strip(), re.IGNORECASE):
+            raise SchemaError(f"device must be a card or a number of bytes; seen {device!r:.100}{did_you_mean(key, CARDS)}; others: '24GiB'").told(
+                slot="device", seen=device
+            )
+    total = bytes_of(device)
+    if total <= 0:
+        raise SchemaError.must("device", "a card or a positive number of bytes", device)
+    return Card(byte_text(total), total, (8, 0))

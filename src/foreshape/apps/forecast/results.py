@@ -1,0 +1,158 @@
+"""The answers of a forecast: its figures, the tensors at the peak, advice, and their text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from foreshape.apps.forecast.cards import Card
+from foreshape.compiler.memory import byte_text
+
+
+class StepPeak(NamedTuple):
+    """The peaks of one step.
+
+    Attributes:
+        batch, length: the sizes of its batch; the length is None where batches have none.
+        allocated: bytes in blocks, as ``torch.cuda.max_memory_allocated`` since the step began.
+        reserved: bytes in segments, as ``torch.cuda.max_memory_reserved``.
+    """
+
+    batch: int
+    length: int | None
+    allocated: int
+    reserved: int
+
+
+class PeakTensor(NamedTuple):
+    """Tensors that live at the peak, made by one line.
+
+    Attributes:
+        bytes: of all of them together.
+        number: of tensors.
+        kind: "parameter", "gradient", "optimizer", "input", "activation", "backward", "workspace" or "buffer".
+        name: the operator that made it, or the parameter's name.
+        line: the user's line as ``file.py:12``; empty where torch's own code alone was met.
+        shape: of the largest one.
+    """
+
+    bytes: int
+    number: int
+    kind: str
+    name: str
+    line: str
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        times = f" x{self.number}" if self.number > 1 else ""
+        return f"{byte_text(self.bytes):>9}  {self.kind:<10} {self.name}{times} {list(self.shape)}  {self.line}".rstrip()
+
+
+class Advice(NamedTuple):
+    """A change that helps: its words, and the reserved bytes with it, expected and safe."""
+
+    change: str
+    reserved: int
+    safe: int
+
+    def __str__(self) -> str:
+        return f"{self.change}: {byte_text(self.reserved)} (safe {byte_text(self.safe)})"
+
+
+class Largest(NamedTuple):
+    """The largest sizes within the available bytes, by the safe figure.
+
+    Attributes:
+        batch: the largest batch at the longest length; 0: not even one example fits.
+        length: this length; None where batches have none.
+        tokens: the largest token budget: padded tokens of a batch, at every length of the list; None without lengths.
+    """
+
+    batch: int
+    length: int | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, repr=False)
+class Forecast:
+    """The memory that eager torch is expected to take for a run.
+
+    Attributes:
+        allocated: the expected peak of ``torch.cuda.max_memory_allocated`` in bytes. Bytes of tensors are certain where the operators are those of CUDA.
+        reserved: the expected peak of ``torch.cuda.max_memory_reserved`` (modelled: segments).
+        safe: reserved bytes with a margin: a run limited to them must not die.
+        range: the least and the greatest reserved bytes; they differ by workspaces of cuDNN that nobody knows beforehand.
+        outside: bytes outside of the allocator: the context, loaded kernels, NCCL (modelled).
+        steps: the peaks of each batch, in the order of the run.
+        peak_step: the number of the batch with the greatest reserved peak, and of equal ones with the greatest allocated peak.
+        peak_tensors: the largest tensors alive at the peak of the allocated bytes, by the user's line.
+        card: the card.
+        available: the bytes that the allocator may reserve: of the card, or the ``limit``.
+        fits: the safe figure is within ``available``.
+        dies_at: the number of the first batch that is expected to die; None: none. Replayed with the limit, so segments released on the way count.
+        largest: the largest batch and token budget that fit; None where the example has one size alone.
+        advice: what would help, those that save most first.
+        notes: what is modelled or unknown in this forecast.
+    """
+
+    allocated: int
+    reserved: int
+    safe: int
+    range: tuple[int, int]
+    outside: int
+    steps: Sequence[StepPeak]
+    peak_step: int
+    peak_tensors: Sequence[PeakTensor]
+    card: Card
+    available: int
+    fits: bool
+    dies_at: int | None
+    largest: Largest | None
+    advice: Sequence[Advice]
+    notes: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the forecast as values for JSON."""
+        values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {**values, "card": {**self.card._asdict(), "certainty": dict(self.card.certainty)}}
+
+    def text(self, tensors: int = 10) -> str:
+        """Return the forecast in lines, with so many tensors of the peak."""
+        verdict = "fits" if self.fits else "does not fit" if self.dies_at is not None else "may not fit"
+        lines = [
+            f"{verdict} on {self.card.name}: {byte_text(self.available)} are free for torch's allocator",
+            f"  reserved {byte_text(self.reserved)} expected, {byte_text(self.safe)} safe",
+            f"  allocated {byte_text(self.allocated)}; outside of the allocator {byte_text(self.outside)}",
+        ]
+        if self.range[0] != self.range[1]:
+            lines.append(f"  reserved from {byte_text(self.range[0])} to {byte_text(self.range[1])}, by the workspaces of cuDNN")
+        if self.steps:
+            peak = self.steps[self.peak_step]
+            lines.append(f"  the peak is at batch {self.peak_step} of {len(self.steps)}: {_sizes(peak.batch, peak.length)}")
+        if self.dies_at is not None:
+            step = self.steps[self.dies_at]
+            lines.append(f"  batch {self.dies_at} dies first: {_sizes(step.batch, step.length)}")
+        if self.largest is not None:
+            tokens = f", or {self.largest.tokens} padded tokens of any length" if self.largest.tokens is not None else ""
+            lines.append(f"  the largest that fits: {_sizes(self.largest.batch, self.largest.length)}{tokens}")
+        if self.peak_tensors and tensors:
+            lines += ["  at the peak:", *(f"    {tensor}" for tensor in self.peak_tensors[:tensors])]
+        if self.advice:
+            lines += ["  what would help:", *(f"    {advice}" for advice in self.advice)]
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+def _sizes(batch: int, length: int | None) -> str:
+    return f"{batch} example{'' if batch == 1 else 's'}{f' of length {length}' if length is not None else ''}"
+
+
+def _plain(value: Any) -> Any:
+    parts: Any = getattr(value, "_asdict", lambda: value)()
+    if isinstance(parts, Mapping):
+        return {str(name): _plain(part) for name, part in cast("Mapping[Any, Any]", parts).items()}
+    return [_plain(part) for part in cast("Sequence[Any]", parts)] if isinstance(parts, (list, tuple)) else parts
