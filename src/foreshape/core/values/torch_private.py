@@ -86,6 +86,9 @@ NAMES = {
     "DisableTorchFunctionSubclass": PrivateName("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
     "is_functorch_wrapped_tensor": PrivateName("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
     "nested_tensor_size": PrivateName("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
+    # forecasts of memory
+    "current_autograd_node": PrivateName("_C._current_autograd_node", "the user's line of a gradient in a forecast", "2.1"),
+    "sequence_number": PrivateName("autograd._get_sequence_nr", "the user's line of a gradient in a forecast", "2.1"),
     # networks as modules of torch
     "keeps_graph": PrivateName("_C._autograd._get_current_graph_task_keep_graph", "backward a second time", "2.3"),
     "saved_hooks": PrivateName("_C._autograd._top_saved_tensors_default_hooks", "hooks for what a gradient needs", "2.0", _no_hooks),

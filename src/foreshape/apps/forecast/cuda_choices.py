@@ -1,0 +1,294 @@
+"""The choices that torch makes on CUDA, imitated on tensors of the processor: attention's kernels, dropout, norms, autocast's lists, recurrent layers.
+
+The sources are ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (attention), ``ATen/autocast_mode.h`` (the lists), and ``ATen/native/Dropout.cpp``.
+Casts to the lower precision, and the cache of weights cast, are torch's own for the processor: they are the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Final
+
+from foreshape.apps.forecast.cards import Card
+from foreshape.apps.forecast.recorder import Recorder
+from foreshape.apps.forecast.recurrent_layers import recurrent
+from foreshape.interop.torch.untyped_torch import pytree, torch
+
+_FUNCTION_MODE: Final[Any] = importlib.import_module("torch.overrides").TorchFunctionMode
+_FP32: Final = frozenset(
+    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm native_layer_norm group_norm cosine_similarity
+    poisson_nll_loss cosine_embedding_loss nll_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
+    multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp""".split()
+)
+"""Computed in fp32 under autocast on CUDA."""
+_FP32_RESULT: Final = frozenset("prod cumprod cumsum sum norm".split())
+"""Get ``dtype=torch.float32`` under autocast on CUDA: no operand is copied."""
+_SOFTMAX: Final = {"softmax": "_softmax", "log_softmax": "_log_softmax"}
+_RECURRENT: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+class CudaChoices(_FUNCTION_MODE):  # pyright: ignore[reportUntypedBaseClass]
+    """Within it, functions of torch compute by the operators that they have on CUDA."""
+
+    def __init__(self, card: Card, recorder: Recorder) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.card, self.recorder = card, recorder
+        self._bodies: dict[Any, Any] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        rule = _RULES.get(name)
+        if rule is not None:
+            result = rule(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if torch.is_autocast_enabled("cpu"):
+            if name in _FP32:
+                with torch.autocast("cpu", enabled=False):
+                    args, kwargs = pytree().tree_map(_as_fp32, (list(args), dict(kwargs)))
+                    return self._body(func)(*args, **kwargs)
+            if name in _FP32_RESULT and kwargs.get("dtype") is None and _is_half(args[0] if args else None):
+                if name != "norm":
+                    return func(*args, **{**kwargs, "dtype": torch.float32})
+                return func(args[0].float(), *args[1:], **kwargs)
+        if type(func) is FunctionType and func.__module__ == "torch.nn.functional":
+            with self:
+                return self._body(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _body(self, func: Any) -> Any:
+        """Return a function of torch.nn.functional without its first lines, which would ask this mode again."""
+        if type(func) is not FunctionType:
+            return func
+        body = self._bodies.get(func)
+        if body is None:
+            names = {**func.__globals__, **dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _never)}
+            body = self._bodies[func] = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+            body.__kwdefaults__ = func.__kwdefaults__
+        return body
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _as_fp32(value: Any) -> Any:
+    return value.float() if _is_half(value) else value
+
+
+def _lower(*values: Any) -> list[Any]:
+    """Return floating tensors in autocast's precision, where it is on."""
+    if not torch.is_autocast_enabled("cpu"):
+        return list(values)
+    dtype = torch.get_autocast_dtype("cpu")
+    return [v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() and v.dtype is not torch.float64 else v for v in values]
+
+
+# --- rules
+
+
+def _dropout(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    x, p, training, in_place = _named(("input", "p", "training", "inplace"), (None, 0.5, True, False), args, kwargs)
+    if in_place or not training or not 0 < p < 1:
+        return NotImplemented
+    return torch.native_dropout(x, p, True)[0]
+
+
+def _attention(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    query, key, value, mask, rate, causal, scale, grouped = _named(names, (None, None, None, None, 0.0, False, None, False), args, kwargs)
+    query, key, value, mask = _lower(query, key, value, mask)
+    aten = torch.ops.aten
+    with torch.autocast("cpu", enabled=False):
+        if mask is not None and mask.dtype is torch.bool:
+            mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        kind = attention_kernel(mode.card, query, key, value, mask, grouped)
+        if kind == "math":
+            return getattr(aten, "_scaled_dot_product_attention_math")(query, key, value, mask, rate, causal, None, scale=scale, enable_gqa=grouped)[0]
+        if kind == "flash":
+            return getattr(aten, "_scaled_dot_product_flash_attention")(query, key, value, rate, causal, scale=scale)[0]
+        if mask is not None:
+            mask = _padded(mask, 16 if query.element_size() == 2 else 4).expand(*query.shape[:2], query.shape[2], key.shape[2])
+        if grouped and key.shape[1] != query.shape[1]:  # the rule of shapes takes equal heads; the copies are not made on the card
+            mode.recorder.is_on = False
+            key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+            mode.recorder.is_on = True
+        kernel = getattr(aten, f"_scaled_dot_product_{kind}_attention")
+        return kernel(query, key, value, mask, query.requires_grad or key.requires_grad, rate, causal, scale=scale)[0]
+
+
+def attention_kernel(card: Card, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str:
+    """Return "cudnn", "flash", "efficient" or "math": the first that torch may use and that takes these operands (``sdp_utils.cpp``; modelled)."""
+    on = torch.backends.cuda
+    if query.dim() != 4:
+        return "math"
+    half, size = _is_half(query), max(query.shape[-1], value.shape[-1])
+    equal_heads = query.shape[1] == key.shape[1]
+    if half and card.prefers_cudnn_attention and on.cudnn_sdp_enabled() and size <= 128 and size % 8 == 0 and (equal_heads or grouped):
+        return "cudnn"
+    if half and card.flash_attention and on.flash_sdp_enabled() and mask is None and size <= 256 and (equal_heads or grouped):
+        return "flash"
+    if on.mem_efficient_sdp_enabled() and equal_heads and query.shape[-1] % (8 if half else 4) == 0 and value.shape[-1] % (8 if half else 4) == 0:
+        return "efficient"
+    if half and on.cudnn_sdp_enabled() and card.capability >= (8, 0) and size <= 128 and size % 8 == 0 and not on.math_sdp_enabled():
+        return "cudnn"
+    return "math"
+
+
+def _padded(mask: Any, multiple: int) -> Any:
+    """Return a mask of attention with its last axis a multiple, as the efficient kernel needs it: a copy where it is not."""
+    surplus = -mask.shape[-1] % multiple
+    return torch.nn.functional.pad(mask, (0, surplus))[..., : mask.shape[-1]] if surplus else mask
+
+
+def _softmax(name: str) -> Callable[..., Any]:
+    def rule(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if not torch.is_autocast_enabled("cpu") or not _is_half(args[0] if args else kwargs.get("input")):
+            return NotImplemented
+        x, dim, *others = _named(("input", "dim", "dtype", "_stacklevel"), (None, None, None, 3), args, kwargs)
+        dtype = next((value for value in (*args[1:], *others, *kwargs.values()) if isinstance(value, torch.dtype)), None)
+        if dtype not in (None, torch.float32) or not isinstance(dim, int):
+            return NotImplemented
+        with torch.autocast("cpu", enabled=False):
+            if x.dtype is torch.float16:  # one kernel reads halves and writes fp32
+                return getattr(torch.ops.aten, _SOFTMAX[name])(x, dim, True)
+            return getattr(torch.ops.aten, _SOFTMAX[name])(x.float(), dim, False)
+
+    return rule
+
+
+def _cross_entropy(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not torch.is_autocast_enabled("cpu") or not _is_half(args[0] if args else kwargs.get("input")):
+        return NotImplemented
+    names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+    values = _named(names, (None, None, None, None, -100, None, "mean", 0.0), args, kwargs)
+    x, target, weight, _, ignored, _, reduction, smoothing = values
+    with torch.autocast("cpu", enabled=False):
+        if x.dtype is not torch.float16 or smoothing or target.is_floating_point():
+            with torch.autocast("cpu", enabled=False):
+                return mode._body(torch.nn.functional.cross_entropy)(x.float(), *values[1:])
+        axis = 0 if x.dim() == 1 else 1
+        scores = getattr(torch.ops.aten, "_log_softmax")(x, axis, True)
+        return torch.nn.functional.nll_loss(scores, target, weight, None, ignored, None, reduction)
+
+
+def _rms_norm(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    x, shape, weight, epsilon = _named(("input", "normalized_shape", "weight", "eps"), (None, None, None, None), args, kwargs)
+    if weight is not None and weight.dtype is not x.dtype:
+        return NotImplemented  # mixed types are composed of operators
+    return getattr(torch.ops.aten, "_fused_rms_norm")(x, list(shape), weight, epsilon)[0]
+
+
+def _recurrent(gates: int) -> Callable[..., Any]:
+    def rule(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return recurrent(mode.recorder, gates, args, torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+
+    return rule
+
+
+def _named(names: Sequence[str], defaults: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return arguments in the order of their names."""
+    return [args[place] if place < len(args) else kwargs.get(name, default) for place, (name, default) in enumerate(zip(names, defaults, strict=True))]
+
+
+_RULES: Final[dict[str, Callable[..., Any]]] = {
+    "dropout": _dropout,
+    "scaled_dot_product_attention": _attention,
+    "cross_entropy": _cross_entropy,
+    "rms_norm": _rms_norm,
+    **{name: _softmax(name) for name in _SOFTMAX},
+    **{name: _recurrent(gates) for name, gates in _RECURRENT.items()},
+}
+
+
+@contextmanager
+def cuda_autocast() -> Iterator[None]:
+    """Let ``torch.autocast("cuda")`` of the user's code be the processor's within the block."""
+    cls = torch.amp.autocast_mode.autocast
+    original = cls.__init__
+
+    def begin(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        original(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    cls.__init__ = begin
+    try:
+        yield
+    finally:
+        cls.__init__ = original
+
+
+# --- workspaces
+
+
+class Workspaces:
+    """The bytes that kernels of CUDA take beside operands and results.
+
+    Workspaces of cuBLAS stay: one for the thread of the forward pass, and one for autograd's. Others are given back by the kernel. Those of attention's
+    gradients are read in its sources; those of cuDNN nobody knows beforehand: none to two copies of a convolution's operands (unknown).
+    """
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self._threads: set[bool] = set()
+        self.has_convolutions = self.has_attention = self.has_recurrent = False
+
+    def __call__(self, recorder: Recorder, name: str, args: Sequence[Any], node: Any) -> None:
+        name = name.partition(".")[0]
+        if name in _PRODUCTS:
+            if (node is not None) not in self._threads:
+                self._threads.add(node is not None)
+                recorder.take(self.card.blas_workspace, "workspace", "cuBLAS")
+        elif name in ("convolution", "convolution_backward"):
+            self.has_convolutions = True
+            expected, largest = _convolution_bytes(name, args)
+            recorder.record.free(recorder.take(expected, "workspace", "cuDNN", largest=largest, shrinks=True))
+        elif name in _ATTENTION_GRADIENTS:
+            self.has_attention = True
+            with recorder.taken(_ATTENTION_GRADIENTS[name](args), "attention"):
+                pass
+
+
+_PRODUCTS: Final = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm"))
+
+
+def _convolution_bytes(name: str, args: Sequence[Any]) -> tuple[int, int]:
+    """Return the bytes of a convolution's workspace, expected and at most: the copies with channels innermost that tensor cores read."""
+    x, w = (args[1], args[2]) if name == "convolution_backward" else (args[0], args[1])
+    values = x.numel() * x.element_size()
+    if name == "convolution_backward":
+        values += args[0].numel() * args[0].element_size()
+    is_innermost = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    largest = 2 * (values + w.numel() * 4)
+    return (values if _is_half(x) and not is_innermost else 0), largest
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _flash_bytes(args: Sequence[Any]) -> list[int]:
+    """Return fp32 sums of rows, and an fp32 gradient of the queries: lengths up to 128s, sizes of heads up to 32s."""
+    batch, heads, length, size = args[1].shape
+    rows = batch * heads * _up(length, 128)
+    return [4 * rows, 4 * rows * _up(size, 32)]
+
+
+def _efficient_bytes(args: Sequence[Any]) -> list[int]:
+    batch, heads, length, size = args[1].shape
+    rows = batch * heads * length
+    return [4 * rows, 4 * rows * size if args[1].element_size() == 2 else 0]
+
+
+_ATTENTION_GRADIENTS: Final[Mapping[str, Callable[[Sequence[Any]], list[int]]]] = {
+    "_scaled_dot_product_flash_attention_backward": _flash_bytes,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_bytes,
+    "_scaled_dot_product_cudnn_attention_backward": _efficient_bytes,
+}

@@ -1,0 +1,247 @@
+"""The record of a traced run: each storage from its operator on until nobody holds it, and the user's line that made it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from foreshape.core.values.torch_private import private
+from foreshape.interop.torch.node_sites import TORCH
+from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
+
+_MODE: Final[Any] = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_SUMS: Final = ("add.Tensor", "clone.default")
+"""Operators that the engine of autograd writes in place where a plain tensor is nobody else's; of a fake tensor it makes a new one."""
+
+
+class Note(NamedTuple):
+    """A tensor's kind, operator or name, the user's line and its shape."""
+
+    kind: str
+    name: str
+    line: str
+    shape: tuple[int, ...]
+
+
+class Record:
+    """The events of a run: a slot is allocated, or, as ``~slot``, freed.
+
+    Attributes:
+        events: slots in their order.
+        sizes: slot -> bytes asked for.
+        largest: slot -> the most bytes that it may ask for, where nobody knows them beforehand.
+        shrinking: slots of workspaces that are left out where they do not fit.
+        notes: slot -> its note.
+        marks: the number of events before each step, and after the last.
+    """
+
+    def __init__(self) -> None:
+        self.events = array("q")
+        self.sizes: list[int] = []
+        self.largest: dict[int, int] = {}
+        self.shrinking: set[int] = set()
+        self.notes: list[Note] = []
+        self.marks: list[int] = []
+
+    def allocate(self, size: int, note: Note) -> int:
+        """Return the slot of so many bytes from now on."""
+        slot = len(self.sizes)
+        self.sizes.append(size)
+        self.notes.append(note)
+        self.events.append(slot)
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Give a slot back."""
+        self.events.append(~slot)
+
+    def mark(self) -> None:
+        """Begin a step, or end the last."""
+        self.marks.append(len(self.events))
+
+
+class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
+    """Records the storages of operators' results.
+
+    Attributes:
+        record: the events.
+        phase: "parameter", "input", "activation", "backward" or "optimizer": the kind of what is made now.
+        line: the user's line behind the operator that ran last, with its name.
+    """
+
+    def __init__(self, scratch: Callable[[Recorder, str, Sequence[Any], Any], None] | None = None) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.record = Record()
+        self.phase = "parameter"
+        self.line = ""
+        self.is_on = True
+        self._scratch = scratch
+        self._slots: dict[int, tuple[Any, int | None]] = {}
+        self._lines: dict[int, str] = {}
+        self._sum: tuple[int, Note, int, tuple[int, ...]] | None = None
+        """The key, the note, the bytes and the operands' slots of a sum of gradients that may be written in place."""
+
+    # --- storages
+
+    def count(self, value: Any, kind: str = "", name: str = "") -> None:
+        """Allocate the storage of a tensor until it is dropped."""
+        for part in (value.indices(), value.values()) if value.is_sparse else (value,):
+            storage = part.untyped_storage()
+            if storage._cdata not in self._slots:
+                note = Note(kind or self.phase, name, self.line, tuple(part.shape))
+                self._hold(storage, self.record.allocate(storage.nbytes(), note))
+
+    def leave_out(self, value: Any) -> None:
+        """Do not count the storage of a tensor: it is not on the card."""
+        storage = value.untyped_storage()
+        if storage._cdata not in self._slots:
+            self._hold(storage, None)
+
+    def slot_of(self, value: Any) -> int | None:
+        """Return the slot of a tensor's storage."""
+        return self._slots.get(value.untyped_storage()._cdata, (None, None))[1]
+
+    def rename(self, value: Any, kind: str, name: str) -> None:
+        """Give the storage of a tensor another kind and name."""
+        self.settle()
+        slot = self.slot_of(value)
+        if slot is not None:
+            self.record.notes[slot] = self.record.notes[slot]._replace(kind=kind, name=name, shape=tuple(value.shape))
+
+    def _hold(self, storage: Any, slot: int | None) -> None:
+        key = storage._cdata
+
+        def drop(_: Any) -> None:
+            current = self._slots.pop(key)[1]
+            if self._sum is not None and current in self._sum[3] and current is not None:
+                self._replace(current)
+            elif current is not None:
+                self.record.free(current)
+
+        self._slots[key] = weakref.ref(storage, drop), slot
+
+    def _replace(self, slot: int) -> None:
+        """Let the sum of gradients take the place of an operand dropped right behind it."""
+        assert self._sum is not None
+        key, note, _, _ = self._sum
+        self._sum = None
+        if key in self._slots:
+            self._slots[key] = self._slots[key][0], slot
+            self.record.notes[slot] = note._replace(kind=self.record.notes[slot].kind)
+        else:
+            self.record.free(slot)
+
+    def settle(self) -> None:
+        """Give the last sum of gradients memory of its own if its operands live on."""
+        if self._sum is not None:
+            key, note, size, _ = self._sum
+            self._sum = None
+            if key in self._slots:
+                self._slots[key] = self._slots[key][0], self.record.allocate(size, note)
+
+    # --- bytes without a tensor
+
+    def take(self, size: int, kind: str, name: str, *, largest: int = 0, shrinks: bool = False) -> int:
+        """Return the slot of bytes that no tensor stands for; ``largest``: the most that they may be."""
+        slot = self.record.allocate(size, Note(kind, name, self.line, ()))
+        if largest > size:
+            self.record.largest[slot] = largest
+        if shrinks:
+            self.record.shrinking.add(slot)
+        return slot
+
+    @contextmanager
+    def taken(self, sizes: Iterable[int], name: str) -> Iterator[None]:
+        """Take workspaces within the block."""
+        slots = [self.take(size, "workspace", name) for size in sizes if size]
+        try:
+            yield
+        finally:
+            for slot in slots[::-1]:
+                self.record.free(slot)
+
+    # --- operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "prim" or not self.is_on:
+            return func(*args, **(kwargs or {}))
+        self.settle()
+        name = str(func.__name__)
+        node = private.current_autograd_node() if self.phase == "backward" else None
+        self.line = self._line(node)
+        result = func(*args, **(kwargs or {}))
+        if name == "lift_fresh.default":  # a constant of the processor
+            self.leave_out(result)
+            return result
+        if node is not None and name in _SUMS and self._begin_sum(name, node, args, result):
+            return result
+        for value in result if is_list(result) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.count(value, name=name.partition(".")[0])
+            elif is_list(value):
+                for part in value:
+                    if isinstance(part, torch.Tensor):
+                        self.count(part, name=name.partition(".")[0])
+        if self._scratch is not None:
+            self._scratch(self, name, args, node)
+        return result
+
+    def _begin_sum(self, name: str, node: Any, args: Any, result: Any) -> bool:
+        is_stolen = name == "clone.default" and "AccumulateGrad" in node.name() and args[0].stride() == result.stride()
+        if not is_stolen and (name == "clone.default" or len(args) < 2 or not isinstance(args[1], torch.Tensor) or args[0].shape != args[1].shape):
+            return False
+        operands = [value for value in args[:2] if isinstance(value, torch.Tensor) and value.dtype is result.dtype]
+        slots = tuple(slot for slot in map(self.slot_of, operands) if slot is not None)
+        storage = result.untyped_storage()
+        if not slots or storage._cdata in self._slots:
+            return False
+        self._hold(storage, None)
+        self._sum = storage._cdata, Note("backward", name.partition(".")[0], self.line, tuple(result.shape)), storage.nbytes(), slots
+        return True
+
+    def _line(self, node: Any) -> str:
+        """Return the user's line of the operator that runs; of a gradient the line of its operator in the forward pass."""
+        if node is not None:
+            known = self._lines.get(node._sequence_nr())
+            if known is not None:
+                return known
+        line = user_line()
+        if self.phase == "activation" or node is not None:
+            self._lines.setdefault(private.sequence_number() - 1, line)
+        return line
+
+    def tensors(self, values: Any) -> Iterator[Any]:
+        """Yield the tensors of a nested value."""
+        for value in pytree().tree_leaves(values):
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+_OUTSIDE: Final[dict[str, bool]] = {}
+
+
+def _is_users(file: str) -> bool:
+    answer = _OUTSIDE.get(file)
+    if answer is None:
+        is_library = file.startswith((TORCH, _PACKAGE)) or os.sep not in file or (os.sep + "contextlib.py") in file or (os.sep + "functools.py") in file
+        answer = _OUTSIDE[file] = not is_library
+    return answer
+
+
+def user_line(frame: Any = None, line: int = 0) -> str:
+    """Return the innermost line outside of torch and this package as ``file.py:12``, or the line of a frame if it is outside; empty where there is none."""
+    if frame is not None:
+        return f"{os.path.basename(frame.f_code.co_filename)}:{line}" if _is_users(frame.f_code.co_filename) else ""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,308 @@
+"""Training steps run on tensors without numbers: the events of their memory, in torch's own order.
+
+The module, its loss and torch's optimizer run under torch's FakeTensorMode as tensors of the processor; `cuda_choices` has them compute by the operators
+of CUDA. Python's references, autograd's and the optimizer's decide how long each tensor lives, as in a real run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from foreshape.apps.forecast.cards import Card
+from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast
+from foreshape.apps.forecast.optimizers import build_optimizer
+from foreshape.apps.forecast.recorder import Record, Recorder, user_line
+from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.interop.torch.untyped_torch import pytree, torch
+
+_FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode
+
+
+class Settings(NamedTuple):
+    """What a training loop does, as `foreshape.forecast` takes it."""
+
+    module: Any
+    example: Callable[[int, int | None], Any]
+    loss: Any
+    optimizer: Any
+    card: Card | None
+    """None: the processor."""
+    precision: str
+    checkpointing: Sequence[str] | bool
+    accumulate: int
+    zero_grad: str
+    clip: bool
+    keep_outputs: bool
+    ddp: Mapping[str, Any] | None
+    fsdp: Mapping[str, Any] | None
+
+
+class Trace(NamedTuple):
+    """The record of some steps of one size; ``workspaces`` tells which kernels with unknown ones ran."""
+
+    record: Record
+    workspaces: Workspaces | None
+
+
+def trace(settings: Settings, batch: int, length: int | None, steps: int) -> Trace:
+    """Return the record of so many equal steps.
+
+    Raises:
+        MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
+        SchemaError: the example has no tensors.
+    """
+    workspaces = Workspaces(settings.card) if settings.card is not None else None
+    recorder = Recorder(workspaces)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        mode = stack.enter_context(_FAKE(allow_non_fake_inputs=True))
+        run = _TracedRun(settings, recorder, mode)
+        try:
+            if settings.card is not None:
+                stack.enter_context(CudaChoices(settings.card, recorder))
+                stack.enter_context(cuda_autocast())
+            stack.enter_context(recorder)
+            run.build()
+            for _ in range(steps):
+                recorder.record.mark()
+                run.step(batch, length)
+            recorder.settle()
+            recorder.record.mark()
+            recorder.is_on = False
+        except (MemoryPlanError, SchemaError):
+            raise
+        except Exception as error:  # torch's own and the user's, of many classes
+            raise _refused(error, recorder) from error
+    return Trace(recorder.record, workspaces)
+
+
+def _refused(error: Exception, recorder: Recorder) -> MemoryPlanError:
+    line = recorder.line
+    trace_back = error.__traceback__
+    while trace_back is not None:
+        line = user_line(trace_back.tb_frame, trace_back.tb_lineno) or line
+        trace_back = trace_back.tb_next
+    words = f"{type(error).__name__}: {str(error).strip()[:300]}"
+    return MemoryPlanError(f"the training step cannot run on tensors without numbers, at {line or 'an unknown line'}: {words}")
+
+
+class _TracedRun:
+    def __init__(self, settings: Settings, recorder: Recorder, mode: Any) -> None:
+        self.settings, self.recorder, self.mode = settings, recorder, mode
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision.removeprefix("amp-"))
+        self.lower = half if settings.precision.startswith("amp-") else None
+        self.dtype = half if self.lower is None else None
+        self.inputs: Any = None
+        self.target: Any = None
+        self.outputs: Any = None
+        self.loss: Any = None
+        self.scale: list[Any] = []
+        self.optimizer: Any = None
+
+    # --- before the first step
+
+    def build(self) -> None:
+        """Make the module and the optimizer of tensors without numbers."""
+        settings, recorder = self.settings, self.recorder
+        recorder.is_on = False
+        self.module = self._module()
+        recorder.is_on = True
+        named = dict(self.module.named_parameters())
+        for name, parameter in named.items():
+            recorder.count(parameter, "parameter", name)
+        for name, buffer in self.module.named_buffers():
+            recorder.count(buffer, "buffer", name)
+        _checkpoint(self.module, settings.checkpointing)
+        self.parameters = {name: p for name, p in named.items() if p.requires_grad}
+        recorder.phase = "optimizer"
+        if settings.optimizer is not None:
+            self.optimizer = build_optimizer(settings.optimizer, self._original, self.module, on_cuda=settings.card is not None)
+        if settings.precision == "amp-fp16" and settings.card is not None and settings.optimizer is not None:
+            for name in ("scale", "growth_tracker"):
+                recorder.take(4, "optimizer", name)
+
+    def _module(self) -> Any:
+        original = self.settings.module
+        self._original = None
+        if not isinstance(original, torch.nn.Module):
+            before = torch.get_default_dtype()
+            if self.dtype is not None:
+                torch.set_default_dtype(self.dtype)
+            try:
+                module = original()
+            finally:
+                torch.set_default_dtype(before)
+            if not isinstance(module, torch.nn.Module):
+                raise SchemaError.must("module", "an nn.Module or a function that returns one", type(module).__name__)
+            return module
+        self._original = original
+        memo: dict[int, Any] = {}
+        storages: dict[int, Any] = {}
+        held = [*original.parameters(), *original.buffers()]
+        for tensor in held:
+            memo[id(tensor)] = self._empty(tensor, storages)
+        return copy.deepcopy(original, memo)
+
+    def _empty(self, tensor: Any, storages: dict[int, Any]) -> Any:
+        """Return the like of a tensor without numbers, on the processor; what shares a storage shares one again."""
+        dtype = self.dtype if self.dtype is not None and tensor.is_floating_point() else tensor.dtype
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in storages:
+            storages[key] = torch.empty(storage.nbytes() // tensor.element_size(), dtype=dtype)
+        out = storages[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
+        if isinstance(tensor, torch.nn.Parameter):
+            out = torch.nn.Parameter(out, requires_grad=tensor.requires_grad)
+        return out
+
+    # --- a step
+
+    def step(self, batch: int, length: int | None) -> None:
+        """Run one update, of its batches."""
+        settings = self.settings
+        if settings.optimizer is None:
+            self._load(batch, length)
+            with torch.no_grad():
+                self._forward(keep=settings.keep_outputs)
+            return
+        if settings.zero_grad in ("start", "keep"):
+            self.optimizer.zero_grad(set_to_none=settings.zero_grad == "start")
+        for _ in range(settings.accumulate):
+            self._load(batch, length)
+            self._part()
+        self._update()
+        if settings.zero_grad == "end":
+            self.optimizer.zero_grad()
+
+    def _load(self, batch: int, length: int | None) -> None:
+        """Copy a batch to the card; the last one lives until the new one is there."""
+        self.recorder.phase = "input"
+        self.recorder.is_on = False
+        loaded = self.settings.example(batch, length)
+        self.recorder.is_on = True
+        values, form = pytree().tree_flatten(loaded)
+        if not any(isinstance(value, torch.Tensor) for value in values):
+            raise SchemaError.must("example", "a batch with tensors", f"{type(loaded).__name__} without one")
+        placed = pytree().tree_unflatten([self._placed(value) for value in values], form)
+        if self.settings.loss is None:
+            self.inputs = placed
+        elif isinstance(placed, (tuple, list)) and len(placed) == 2:
+            self.inputs, self.target = placed
+        else:
+            raise SchemaError.must("example", "a pair of inputs and a target, for the loss", type(loaded).__name__)
+        self.recorder.phase = "activation"
+
+    def _placed(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        is_cast = self.dtype is not None and value.is_floating_point()
+        out = torch.empty(value.shape, dtype=self.dtype if is_cast else value.dtype)
+        if value.dim() in (4, 5) and not value.is_contiguous() and value.numel():
+            out = torch.empty_strided(value.shape, value.stride(), dtype=out.dtype)
+        return out
+
+    def _forward(self, keep: bool) -> Any:
+        autocast = torch.autocast("cpu", self.lower) if self.lower is not None else contextlib.nullcontext()
+        with autocast:
+            outputs = _called(self.module, self.inputs)
+            loss = self.settings.loss(outputs, self.target) if self.settings.loss is not None else None
+            if self.settings.optimizer is not None:
+                loss = loss_of(outputs) if loss is None else loss
+                if self.settings.accumulate > 1:
+                    loss = loss / self.settings.accumulate
+        if keep:
+            self.outputs, self.loss = outputs, loss
+        return outputs, loss
+
+    def _part(self) -> None:
+        outputs, loss = self._forward(self.settings.keep_outputs)
+        self._backward(loss)
+        del outputs, loss
+
+    def _backward(self, loss: Any) -> None:
+        if self.settings.zero_grad == "before_backward":
+            self.optimizer.zero_grad()
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad or loss.numel() != 1:
+            seen = f"a tensor of {list(loss.shape)} without a gradient" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise MemoryPlanError(f"the loss must be one number that depends on a parameter; seen {seen}")
+        is_scaled = self.settings.precision == "amp-fp16" and self.settings.card is not None
+        self.recorder.phase = "activation"
+        scaled = loss * 1.0 if is_scaled else loss
+        self.recorder.phase = "backward"
+        torch.autograd.backward([scaled])
+        self.recorder.phase = "optimizer"
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                self.recorder.rename(parameter.grad, "gradient", name)
+
+    def _update(self) -> None:
+        """Unscale, clip and update."""
+        recorder, settings = self.recorder, self.settings
+        recorder.settle()
+        recorder.phase, recorder.line = "optimizer", ""
+        unscaling: list[int] = []
+        if settings.precision == "amp-fp16" and settings.card is not None:
+            unscaling = [recorder.take(4, "optimizer", name) for name in ("found_inf", "inverse_scale")]
+        if settings.clip:
+            torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), 1.0, foreach=settings.card is not None or None)
+        with contextlib.nullcontext() if self.lower is None else torch.autocast("cpu", enabled=False):
+            self.optimizer.step()
+        for slot in unscaling:
+            recorder.record.free(slot)
+
+
+def _called(module: Any, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
+
+
+def loss_of(outputs: Any) -> Any:
+    """Return a module's own loss: its one number, ``.loss``, ``["loss"]``, or the sum of the means of its floating results."""
+    if isinstance(outputs, Mapping):
+        own = outputs.get("loss")
+    else:
+        own = getattr(outputs, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    tensors = [value for value in pytree().tree_leaves(outputs) if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad]
+    if not tensors:
+        raise MemoryPlanError("no result of the module depends on a parameter")
+    if tensors[0].numel() == 1:
+        return tensors[0]
+    return sum([value.float().mean() for value in tensors])
+
+
+def _checkpoint(module: Any, chosen: Sequence[str] | bool) -> None:
+    """Have modules compute their activations again in the backward pass."""
+    if not chosen:
+        return
+    names = list(_blocks(module)) if chosen is True else list(chosen)
+    modules = dict(module.named_modules())
+    unknown = [name for name in names if name not in modules]
+    if unknown or not names:
+        raise SchemaError.must("checkpointing", "names of modules", f"{unknown or 'a network without a list of equal blocks'}")
+    checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+    for name in names:
+        modules[name].forward = _recomputed(checkpoint, modules[name].forward)
+
+
+def _recomputed(checkpoint: Any, forward: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return call
+
+
+def _blocks(module: Any) -> Iterator[str]:
+    """Yield the names of modules in lists of equal ones, the outermost lists."""
+    entered: list[str] = []
+    for name, part in module.named_modules():
+        if isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len(part) > 1 and not any(name.startswith(one) for one in entered):
+            if len({type(block) for block in part}) == 1 and any(True for _ in part[0].children()):
+                entered.append(f"{name}.")
+                yield from (f"{name}.{key}" for key, _ in part.named_children())
