@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foreshape.apps.forecast.caching_allocator import MIB, AllocatorConfig, DeviceBlock, CachingAllocator, OutOfDeviceMemory
+from foreshape.apps.forecast.caching_allocator import MIB, AllocatorConfig, CachingAllocator, DeviceBlock, OutOfDeviceMemory
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("allocator_cases.json").read_text(encoding="utf-8"))
 SETTINGS = {"capacity": "capacity", "expandable": "expandable", "max_split": "max_split", "divisions": "divisions", "gc": "collect_from"}

@@ -8,7 +8,10 @@ here; a driver's need not, so equal blocks of different segments may be taken in
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from foreshape.errors import SchemaError
 
 MIB: Final = 1 << 20
 SMALLEST: Final = 512
@@ -52,6 +55,64 @@ class AllocatorConfig(NamedTuple):
     divisions: int = 0
     collect_from: float = 0.0
     large_segment: int = LARGE_SEGMENT
+
+    @classmethod
+    def parse(cls, text: str) -> AllocatorConfig:
+        """Return the settings of a text as ``PYTORCH_CUDA_ALLOC_CONF`` has it: ``"expandable_segments:True,max_split_size_mb:128"``.
+
+        Raises:
+            SchemaError: a setting that is unknown, or not simulated.
+        """
+        config = cls()
+        for part in filter(None, text.replace(" ", "").split(",")):
+            name, _, value = part.partition(":")
+            rule = _SETTINGS.get(name)
+            try:
+                if rule is None or (changed := rule(value)) is None:
+                    raise ValueError(value)
+            except ValueError:
+                raise SchemaError.must("allocator", f"settings among {', '.join(_SETTINGS)}, as name:value", repr(part)[:100]) from None
+            config = config._replace(**changed)
+        return config
+
+
+_SETTINGS: Final[dict[str, Callable[[str], dict[str, Any] | None]]] = {
+    "backend": lambda value: {} if value == "native" else None,
+    "expandable_segments": lambda value: {"expandable": value.lower() == "true"} if value.lower() in ("true", "false") else None,
+    "max_split_size_mb": lambda value: {"max_split": int(value) * MIB} if int(value) >= 20 else None,
+    "roundup_power2_divisions": lambda value: {"divisions": int(value)} if int(value) in (1, 2, 4, 8, 16, 32, 64) else None,
+    "garbage_collection_threshold": lambda value: {"collect_from": float(value)} if 0 < float(value) < 1 else None,
+    "large_segment_size_mb": lambda value: {"large_segment": int(value) * MIB} if int(value) >= 20 else None,
+}
+"""Name -> from its value to the changed fields; None: not simulated."""
+
+
+class PlainMemory:
+    """The memory of a processor: bytes as they are asked for, given back at once."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.allocated = self.reserved = self.allocated_peak = self.reserved_peak = 0
+        self.retries = self.version = 0
+
+    def allocate(self, requested: int) -> int:
+        """Return the bytes. Raise `OutOfDeviceMemory`: there are no more."""
+        self.allocated += requested
+        self.reserved = self.allocated
+        if self.allocated > self.allocated_peak:
+            if self.capacity is not None and self.allocated > self.capacity:
+                raise OutOfDeviceMemory(requested)
+            self.allocated_peak = self.reserved_peak = self.allocated
+        return requested
+
+    def free(self, block: int) -> None:
+        """Give bytes back."""
+        self.allocated -= block
+        self.reserved = self.allocated
+
+    def reset_peaks(self) -> None:
+        """Let the peaks begin again at the bytes of now."""
+        self.allocated_peak = self.reserved_peak = self.allocated
 
 
 class DeviceSegment:

@@ -19,14 +19,16 @@ from foreshape.interop.torch.untyped_torch import pytree, torch
 
 _FUNCTION_MODE: Final[Any] = importlib.import_module("torch.overrides").TorchFunctionMode
 _FP32: Final = frozenset(
-    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm native_layer_norm group_norm cosine_similarity
-    poisson_nll_loss cosine_embedding_loss nll_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
-    multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp""".split()
+    ["acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus", "layer_norm", "native_layer_norm", "group_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp"]
 )
 """Computed in fp32 under autocast on CUDA."""
-_FP32_RESULT: Final = frozenset("prod cumprod cumsum sum norm".split())
+_FP32_RESULT: Final = frozenset(["prod", "cumprod", "cumsum", "sum", "norm"])
 """Get ``dtype=torch.float32`` under autocast on CUDA: no operand is copied."""
 _SOFTMAX: Final = {"softmax": "_softmax", "log_softmax": "_log_softmax"}
+_CHECKS: Final = frozenset(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"))
+"""Functions of torch written in Python ask these first whether a mode is there."""
+_COMPOSED: Final = ("torch.nn.functional", "torch.autograd")
+"""Modules with functions that call others, which are to be seen too."""
 _RECURRENT: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
@@ -55,20 +57,24 @@ class CudaChoices(_FUNCTION_MODE):  # pyright: ignore[reportUntypedBaseClass]
                 if name != "norm":
                     return func(*args, **{**kwargs, "dtype": torch.float32})
                 return func(args[0].float(), *args[1:], **kwargs)
-        if type(func) is FunctionType and func.__module__ == "torch.nn.functional":
-            with self:
-                return self._body(func)(*args, **kwargs)
-        return func(*args, **kwargs)
+        body = self._body(func)
+        if body is func:
+            return func(*args, **kwargs)
+        with self:
+            return body(*args, **kwargs)
 
     def _body(self, func: Any) -> Any:
-        """Return a function of torch.nn.functional without its first lines, which would ask this mode again."""
+        """Return a function of torch written in Python without its first lines, which would ask this mode again; others as they are."""
         if type(func) is not FunctionType:
             return func
         body = self._bodies.get(func)
         if body is None:
-            names = {**func.__globals__, **dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _never)}
-            body = self._bodies[func] = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
-            body.__kwdefaults__ = func.__kwdefaults__
+            body = func
+            if func.__globals__["__name__"] in _COMPOSED and not _CHECKS.isdisjoint(func.__code__.co_names):
+                names = {**func.__globals__, **dict.fromkeys(_CHECKS, _never)}
+                body = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+                body.__kwdefaults__ = func.__kwdefaults__
+            self._bodies[func] = body
         return body
 
 
@@ -112,9 +118,9 @@ def _attention(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]
             mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
         kind = attention_kernel(mode.card, query, key, value, mask, grouped)
         if kind == "math":
-            return getattr(aten, "_scaled_dot_product_attention_math")(query, key, value, mask, rate, causal, None, scale=scale, enable_gqa=grouped)[0]
+            return aten._scaled_dot_product_attention_math(query, key, value, mask, rate, causal, None, scale=scale, enable_gqa=grouped)[0]
         if kind == "flash":
-            return getattr(aten, "_scaled_dot_product_flash_attention")(query, key, value, rate, causal, scale=scale)[0]
+            return aten._scaled_dot_product_flash_attention(query, key, value, rate, causal, scale=scale)[0]
         if mask is not None:
             mask = _padded(mask, 16 if query.element_size() == 2 else 4).expand(*query.shape[:2], query.shape[2], key.shape[2])
         if grouped and key.shape[1] != query.shape[1]:  # the rule of shapes takes equal heads; the copies are not made on the card
@@ -176,7 +182,7 @@ def _cross_entropy(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, 
             with torch.autocast("cpu", enabled=False):
                 return mode._body(torch.nn.functional.cross_entropy)(x.float(), *values[1:])
         axis = 0 if x.dim() == 1 else 1
-        scores = getattr(torch.ops.aten, "_log_softmax")(x, axis, True)
+        scores = torch.ops.aten._log_softmax(x, axis, True)
         return torch.nn.functional.nll_loss(scores, target, weight, None, ignored, None, reduction)
 
 
@@ -184,7 +190,7 @@ def _rms_norm(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any])
     x, shape, weight, epsilon = _named(("input", "normalized_shape", "weight", "eps"), (None, None, None, None), args, kwargs)
     if weight is not None and weight.dtype is not x.dtype:
         return NotImplemented  # mixed types are composed of operators
-    return getattr(torch.ops.aten, "_fused_rms_norm")(x, list(shape), weight, epsilon)[0]
+    return torch.ops.aten._fused_rms_norm(x, list(shape), weight, epsilon)[0]
 
 
 def _recurrent(gates: int) -> Callable[..., Any]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from foreshape.apps.forecast.cards import Card
-from foreshape.apps.forecast.results import Forecast
+from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator, PlainMemory
+from foreshape.apps.forecast.cards import Card, card_of
+from foreshape.apps.forecast.example_sizes import resized, traced_sizes
+from foreshape.apps.forecast.limits import SAFETY, largest_batch, safe_bytes
+from foreshape.apps.forecast.parallel import NCCL_BYTES, parallel_settings
+from foreshape.apps.forecast.results import Advice, Forecast, Largest
+from foreshape.apps.forecast.run_model import HIGH, LOW, RunModel
+from foreshape.apps.forecast.size_formulas import Sizes
+from foreshape.compiler.memory import bytes_of
+from foreshape.errors import ForeshapeError, SchemaError
 
 if TYPE_CHECKING:
     import torch
@@ -14,6 +24,7 @@ if TYPE_CHECKING:
 Batch: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any]"
 """What the module is called with: a tensor, a tuple of arguments, or a dict of named ones; with a loss, a pair of this and the target."""
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"]
+_ZERO_GRAD: Final = ("start", "before_backward", "end", "keep")
 
 
 def forecast(
@@ -73,4 +84,185 @@ def forecast(
         SchemaError: an unknown card, precision or optimizer; an example without tensors; lengths that are none, or below 1.
         MemoryPlanError: the module cannot run on tensors without numbers; the message has the user's line.
     """
-    raise NotImplementedError
+    from foreshape.apps.forecast import traced_step
+
+    if isinstance(accumulate, bool) or accumulate < 1:
+        raise SchemaError.must("accumulate", "at least 1", accumulate)
+    if precision not in get_args(Precision):
+        raise SchemaError.one_of("precision", get_args(Precision), precision)
+    if zero_grad not in _ZERO_GRAD:
+        raise SchemaError.one_of("zero_grad", _ZERO_GRAD, zero_grad)
+    batches, factory, is_resizable = _batches(example, lengths, batch)
+    on_processor = isinstance(device, str) and device.lower() == "cpu"
+    card = _processor() if on_processor else card_of(device)
+    groups = parallel_settings(ddp, fsdp)
+    settings = traced_step.Settings(
+        module,
+        factory,
+        loss,
+        optimizer,
+        None if on_processor else card,
+        precision,
+        checkpointing,
+        accumulate,
+        zero_grad,
+        clip,
+        keep_outputs,
+        groups,
+    )
+    outside = card.context + (NCCL_BYTES if groups is not None and not on_processor else 0)
+    available = card.total - outside if limit is None else bytes_of(limit)
+    config = AllocatorConfig.parse(allocator)._replace(by_fraction=limit is not None)
+    return _Forecaster(settings, card, batches, is_resizable, config, available, outside).forecast(advice)
+
+
+def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes], Callable[[int, int | None], Any], bool]:
+    """Return the sizes of the run, a function from sizes to a batch, and whether it takes other sizes than these."""
+    if example is None:
+        raise SchemaError("forecast needs an example: a batch, or a function from a batch size and a length to one")
+    if batch is not None and (isinstance(batch, bool) or batch < 1):
+        raise SchemaError.must("batch", "at least 1", batch)
+    if callable(example) and not hasattr(example, "shape"):
+        factory: Any = example
+        rows, columns, is_resizable = batch, None, True
+    else:
+        factory, rows, columns, is_resizable = resized(example)
+        rows = rows if batch is None else batch
+    if lengths is None:
+        if rows is None:
+            raise SchemaError("an example by a function needs batch=, or lengths= as pairs of a batch size and a length")
+        return [(rows, 0)] * 3, factory, is_resizable
+    sizes: list[Sizes] = []
+    for number, value in enumerate(lengths):
+        pair: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (rows, value)
+        if len(pair) != 2 or any(not hasattr(part, "__index__") or isinstance(part, bool) for part in pair):
+            raise SchemaError.must(
+                f"lengths[{number}]",
+                "a length, or a pair of a batch size and a length",
+                f"{value!r:.80}",
+                hint="" if rows else "; batch=8 gives all lengths a batch size",
+            )
+        size = index(pair[0]), index(pair[1])
+        if min(size) < 1:
+            raise SchemaError.must(f"lengths[{number}]", "sizes of at least 1", f"{value!r:.80}")
+        sizes.append(size)
+    if not sizes:
+        raise SchemaError.must("lengths", "at least one batch", "none")
+    if not is_resizable or (columns is None and not callable(example)):
+        raise SchemaError("lengths need an example by a function from a batch size and a length, or tensors with the batch and the length as first axes")
+    return sizes, factory, is_resizable
+
+
+def _processor() -> Card:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
+    return Card("cpu", total, (0, 0), 0)
+
+
+class _Forecaster:
+    def __init__(self, settings: Any, card: Card, batches: list[Sizes], is_resizable: bool, config: AllocatorConfig, available: int, outside: int) -> None:
+        self.settings, self.card, self.batches, self.config = settings, card, batches, config
+        self.available, self.outside, self.is_resizable = available, outside, is_resizable
+
+    def forecast(self, advice: bool) -> Forecast:
+        model, workspaces = self.modelled(self.settings, traced_sizes(self.batches, self.is_resizable))
+        expected = model.run(self.batches, self.memory())
+        low = high = expected.reserved
+        if model.steady.unknown:
+            low, high = (model.run(self.batches, self.memory(), level).reserved for level in (LOW, HIGH))
+        safe = safe_bytes(expected.reserved, high, self.card)
+        died = None
+        if expected.reserved > self.available:
+            died = model.run(self.batches, self.memory(self.available)).died
+        peak = max(range(len(expected.steps)), key=lambda n: (expected.steps[n].reserved, expected.steps[n].allocated))
+        first = next(n for n, step in enumerate(expected.steps) if step.allocated == expected.steps[expected.peak].allocated)
+        fits = died is None and safe <= self.available
+        return Forecast(
+            allocated=expected.allocated,
+            reserved=expected.reserved,
+            safe=safe,
+            range=(low, high),
+            outside=self.outside,
+            steps=tuple(expected.steps),
+            peak_step=peak,
+            peak_tensors=tuple(model.peak_tensors(first, *self.batches[first])[:10]),
+            card=self.card,
+            available=self.available,
+            fits=fits,
+            dies_at=died,
+            largest=self.largest(model) if self.is_resizable else None,
+            advice=tuple(self.advice(model, *self.batches[died if died is not None else peak])) if advice and not fits else (),
+            notes=tuple(self.notes(model, workspaces)),
+        )
+
+    def modelled(self, settings: Any, sizes: list[Sizes]) -> tuple[RunModel, Any]:
+        """Trace steps at these sizes."""
+        from foreshape.apps.forecast import traced_step
+
+        record, workspaces = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes])
+        return RunModel(record, sizes), workspaces
+
+    def memory(self, capacity: int | None = None, **changes: Any) -> Any:
+        """Return an empty memory of the device."""
+        return PlainMemory(capacity) if self.settings.card is None else CachingAllocator(self.config._replace(capacity=capacity, **changes))
+
+    def largest(self, model: RunModel) -> Largest:
+        """Return the largest batch at the longest length, and the token budget."""
+        lengths = sorted({columns for _, columns in self.batches})
+        batch = largest_batch(model, lengths[-1], lambda capacity: self.memory(capacity), int(self.available / SAFETY))
+        if not lengths[-1]:
+            return Largest(batch, None, None)
+        chosen = {lengths[0], lengths[len(lengths) // 2], lengths[-1]} - {lengths[-1]}
+        budgets = [length * largest_batch(model, length, lambda capacity: self.memory(capacity), int(self.available / SAFETY)) for length in chosen]
+        return Largest(batch, lengths[-1], min([batch * lengths[-1], *budgets]))
+
+    def advice(self, model: RunModel, batch: int, length: int) -> list[Advice]:
+        """Return what would help the batch that dies or has the peak, those that save most first."""
+        settings, sizes = self.settings, [(batch, length)] * 2
+        base = model.run(sizes, self.memory()).reserved
+        out: list[Advice] = []
+
+        def add(change: str, reserved: int) -> None:
+            if reserved < 0.99 * base:
+                out.append(Advice(change, reserved, safe_bytes(reserved, reserved, self.card)))
+
+        def traced(change: str, **fields: Any) -> None:
+            rows = fields.pop("batch", batch)
+            try:
+                changed, _ = self.modelled(settings._replace(**fields), [(rows, length)] * 2)
+            except ForeshapeError:
+                return  # as without a list of equal blocks: this change does not apply to the module
+            add(change, changed.run([(rows, length)] * 2, self.memory()).reserved)
+
+        if settings.card is not None and not self.config.expandable:
+            add("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", model.run(sizes, self.memory(expandable=True)).reserved)
+        if batch > 1 and settings.optimizer is not None:
+            traced(f"accumulate {2 * settings.accumulate} batches of {batch // 2}", batch=batch // 2, accumulate=2 * settings.accumulate)
+        if not settings.checkpointing and settings.optimizer is not None:
+            traced("checkpointing of each block", checkpointing=True)
+        if settings.precision in ("fp32", "tf32"):
+            traced("precision amp-bf16", precision="amp-bf16")
+        from foreshape.apps.forecast.optimizers import fused, optimizer_name
+
+        name = optimizer_name(settings.optimizer)
+        if name in ("Adam", "AdamW") and settings.card is not None:
+            traced(f"{name}(fused=True)", optimizer=fused(name))
+            traced(f"{name}8bit", optimizer=f"{name}8bit")
+        if settings.parallel is not None and settings.parallel.kind == "ddp" and not settings.parallel.gradients_are_views:
+            traced("gradient_as_bucket_view=True", parallel=settings.parallel._replace(gradients_are_views=True))
+        return sorted(out, key=lambda advice: advice.reserved)
+
+    def notes(self, model: RunModel, workspaces: Any) -> list[str]:
+        """Return what is modelled or unknown."""
+        out: list[str] = []
+        if self.settings.card is None:
+            return ["bytes of tensors on the processor; memory that kernels take for themselves is left out"]
+        out.append("modelled, not measured: segments, the context, workspaces of cuBLAS in autograd's thread")
+        if workspaces.has_convolutions or workspaces.has_recurrent:
+            out.append("unknown: workspaces of cuDNN; near the limit convolutions take smaller ones")
+        if workspaces.has_attention:
+            out.append("modelled: which kernel of attention torch takes, and its workspaces")
+        if self.settings.parallel is not None:
+            out.append("modelled: NCCL's own memory, and the buffers of the parallel wrapper")
+        if model.differing:
+            out.append(f"modelled: {model.differing} of {model.differing + len(model.points)} traced sizes have other operators than the largest")
+        return out

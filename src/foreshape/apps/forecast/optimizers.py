@@ -94,3 +94,13 @@ def _eight_bit() -> Any:
                             self.state[p][f"{name}_scale"] = torch.zeros(-(-p.numel() // 256))
 
     return EightBitAdam
+
+
+def optimizer_name(optimizer: Any) -> str:
+    """Return the name of an optimizer's class; empty of a function."""
+    return optimizer if isinstance(optimizer, str) else "" if callable(optimizer) or optimizer is None else type(optimizer).__name__
+
+
+def fused(name: str) -> Callable[[Any], Any]:
+    """Return a function from parameters to the optimizer that updates them in one kernel."""
+    return lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3, fused=True)

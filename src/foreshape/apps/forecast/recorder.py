@@ -92,7 +92,7 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
 
     def count(self, value: Any, kind: str = "", name: str = "") -> None:
         """Allocate the storage of a tensor until it is dropped."""
-        for part in (value.indices(), value.values()) if value.is_sparse else (value,):
+        for part in dense_parts(value):
             storage = part.untyped_storage()
             if storage._cdata not in self._slots:
                 note = Note(kind or self.phase, name, self.line, tuple(part.shape))
@@ -100,13 +100,14 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
 
     def leave_out(self, value: Any) -> None:
         """Do not count the storage of a tensor: it is not on the card."""
-        storage = value.untyped_storage()
-        if storage._cdata not in self._slots:
-            self._hold(storage, None)
+        for part in dense_parts(value):
+            storage = part.untyped_storage()
+            if storage._cdata not in self._slots:
+                self._hold(storage, None)
 
     def slot_of(self, value: Any) -> int | None:
-        """Return the slot of a tensor's storage."""
-        return self._slots.get(value.untyped_storage()._cdata, (None, None))[1]
+        """Return the slot of a tensor's storage; of a sparse one, of its values."""
+        return self._slots.get(dense_parts(value)[-1].untyped_storage()._cdata, (None, None))[1]
 
     def rename(self, value: Any, kind: str, name: str) -> None:
         """Give the storage of a tensor another kind and name."""
@@ -197,6 +198,8 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         is_stolen = name == "clone.default" and "AccumulateGrad" in node.name() and args[0].stride() == result.stride()
         if not is_stolen and (name == "clone.default" or len(args) < 2 or not isinstance(args[1], torch.Tensor) or args[0].shape != args[1].shape):
             return False
+        if result.is_sparse:
+            return False
         operands = [value for value in args[:2] if isinstance(value, torch.Tensor) and value.dtype is result.dtype]
         slots = tuple(slot for slot in map(self.slot_of, operands) if slot is not None)
         storage = result.untyped_storage()
@@ -222,6 +225,11 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         for value in pytree().tree_leaves(values):
             if isinstance(value, torch.Tensor):
                 yield value
+
+
+def dense_parts(value: Any) -> tuple[Any, ...]:
+    """Return a tensor's tensors with storages: itself, or a sparse one's indices and values."""
+    return (value._indices(), value._values()) if value.is_sparse else (value,)
 
 
 _OUTSIDE: Final[dict[str, bool]] = {}

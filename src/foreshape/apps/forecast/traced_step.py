@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast
 from foreshape.apps.forecast.optimizers import build_optimizer
+from foreshape.apps.forecast.parallel import ParallelSettings
 from foreshape.apps.forecast.recorder import Record, Recorder, user_line
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import pytree, torch
@@ -37,19 +39,18 @@ class Settings(NamedTuple):
     zero_grad: str
     clip: bool
     keep_outputs: bool
-    ddp: Mapping[str, Any] | None
-    fsdp: Mapping[str, Any] | None
+    parallel: ParallelSettings | None
 
 
 class Trace(NamedTuple):
-    """The record of some steps of one size; ``workspaces`` tells which kernels with unknown ones ran."""
+    """The record of some steps; ``workspaces`` tells which kernels with unknown ones ran, on a card."""
 
     record: Record
     workspaces: Workspaces | None
 
 
-def trace(settings: Settings, batch: int, length: int | None, steps: int) -> Trace:
-    """Return the record of so many equal steps.
+def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]]) -> Trace:
+    """Return the record of a step for each of these batch sizes and lengths.
 
     Raises:
         MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
@@ -59,6 +60,8 @@ def trace(settings: Settings, batch: int, length: int | None, steps: int) -> Tra
     recorder = Recorder(workspaces)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # of tensors without numbers, and of autocast on the processor
         mode = stack.enter_context(_FAKE(allow_non_fake_inputs=True))
         run = _TracedRun(settings, recorder, mode)
         try:
@@ -67,7 +70,8 @@ def trace(settings: Settings, batch: int, length: int | None, steps: int) -> Tra
                 stack.enter_context(cuda_autocast())
             stack.enter_context(recorder)
             run.build()
-            for _ in range(steps):
+            for batch, length in sizes:
+                recorder.settle()
                 recorder.record.mark()
                 run.step(batch, length)
             recorder.settle()

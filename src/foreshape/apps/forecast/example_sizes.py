@@ -1,0 +1,69 @@
+"""Examples at other sizes, and the sizes at which a step is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from foreshape.apps.forecast.size_formulas import Sizes
+from foreshape.errors import SchemaError
+from foreshape.interop.torch.untyped_torch import pytree, torch
+
+
+def resized(example: Any) -> tuple[Callable[[int, int | None], Any], int, int | None, bool]:
+    """Return a function from a batch size and a length to an example, its own two sizes, and whether it can have others.
+
+    The first tensor's first axis is the batch, its second the length: axes as long are repeated or cut. The length is None where that tensor has one axis.
+
+    Raises:
+        SchemaError: the example has no tensors.
+    """
+    values, form = pytree().tree_flatten(example)
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if not tensors:
+        raise SchemaError.must("example", "a batch with tensors, or a function from a batch size and a length to one", f"{type(example).__name__} without one")
+    first = tensors[0]
+    if not first.dim() or not first.shape[0]:
+        return lambda rows, columns: example, 1, None, False
+    batch, length = int(first.shape[0]), int(first.shape[1]) if first.dim() > 1 else None
+
+    def build(rows: int, columns: int | None) -> Any:
+        out: list[Any] = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.dim() and value.shape[0] == batch:
+                    value = _fitted(value, 0, rows)
+                if columns is not None:
+                    for axis in range(1, value.dim()):
+                        if value.shape[axis] == length:
+                            value = _fitted(value, axis, columns)
+            out.append(value)
+        return pytree().tree_unflatten(out, form)
+
+    return build, batch, length, True
+
+
+def _fitted(value: Any, axis: int, size: int) -> Any:
+    """Return a tensor with an axis of another size, repeated or cut."""
+    if value.shape[axis] == size:
+        return value
+    return value.index_select(axis, torch.arange(size) % value.shape[axis])
+
+
+def traced_sizes(batches: Sequence[Sizes], is_resizable: bool) -> list[Sizes]:
+    """Return the sizes of the steps to trace: three at the largest batch of the run, then others, from which formulas follow and are checked."""
+    rows, columns = max(batches, key=lambda size: size[0] * max(size[1], 1))
+    sizes = [(rows, columns)] * 3
+    if not is_resizable:
+        return sizes
+    others = sorted({length for _, length in batches if length > 1} - {columns})
+    if not others:
+        return [*sizes, (rows + 1, columns), (rows + 3, columns)]
+    second, third = others[len(others) // 2], others[len(others) // 4]
+    return [*sizes, (rows + 1, columns), (rows, second), (rows + 1, third), (rows + 2, second)]
+
+
+def batch_size(example: Any) -> int:
+    """Return the first axis of the first tensor."""
+    tensors = [value for value in pytree().tree_leaves(dict(example) if isinstance(example, Mapping) else example) if isinstance(value, torch.Tensor)]
+    return int(tensors[0].shape[0])

@@ -1,0 +1,272 @@
+"""A run over many batches, replayed in the allocator: the steps of a trace as templates, with bytes by formulas of the sizes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from foreshape.apps.forecast.caching_allocator import SMALLEST, OutOfDeviceMemory
+from foreshape.apps.forecast.recorder import Note, Record
+from foreshape.apps.forecast.results import PeakTensor, StepPeak
+from foreshape.apps.forecast.size_formulas import Sizes, formula
+
+_ALLOCATE: Final = -1
+_CARRIED: Final = 1 << 40
+"""From here on: slots of the step before."""
+_SETUP: Final = 1 << 41
+"""From here on: slots made before the step before."""
+_MANY: Final = 400
+"""From so many batches on, those far below the greatest are not replayed."""
+_SMALL: Final = 0.6
+"""The share of the greatest bytes of tensors up to which a batch is far below: it then fits into what is reserved already (modelled)."""
+LOW, EXPECTED, HIGH = range(3)
+"""Unknown workspaces: none, the expected bytes, the most."""
+
+
+class StepTemplate(NamedTuple):
+    """The events of a step: `_ALLOCATE`, or the slot that is freed, numbered within the step, in the one before or in the setup."""
+
+    codes: Sequence[int]
+    sizes: Sequence[int]
+    notes: Sequence[Note]
+    largest: dict[int, int]
+    shrinking: frozenset[int]
+
+
+def templates(record: Record) -> list[StepTemplate]:
+    """Return what was made before the first step, and the steps."""
+    bounds = [0, *record.marks]
+    first_slots = [0]
+    for end in bounds[1:]:
+        first_slots.append(first_slots[-1] + sum(1 for event in record.events[bounds[len(first_slots) - 1] : end] if event >= 0))
+    out: list[StepTemplate] = []
+    for number in range(len(bounds) - 1):
+        begin, end = first_slots[number], first_slots[number + 1]
+        previous = first_slots[number - 1] if number > 1 else begin
+        codes = array("q")
+        for event in record.events[bounds[number] : bounds[number + 1]]:
+            slot = ~event
+            if event >= 0:
+                codes.append(_ALLOCATE)
+            elif slot >= begin:
+                codes.append(slot - begin)
+            elif slot >= previous:
+                codes.append(slot - previous + _CARRIED)
+            else:
+                codes.append(slot + _SETUP)
+        largest = {slot - begin: size for slot, size in record.largest.items() if begin <= slot < end}
+        shrinking = frozenset(slot - begin for slot in record.shrinking if begin <= slot < end)
+        out.append(StepTemplate(codes, record.sizes[begin:end], record.notes[begin:end], largest, shrinking))
+    return out
+
+
+class SizedTemplate:
+    """A step whose bytes are formulas of the sizes."""
+
+    def __init__(self, template: StepTemplate, points: Sequence[Sizes], columns: Sequence[tuple[int, ...]], largest: Sequence[tuple[int, ...]]) -> None:
+        self.codes, self.notes, self.shrinking = template.codes, template.notes, template.shrinking
+        groups: dict[tuple[int, ...], int] = {}
+        self._group = [groups.setdefault(values, len(groups)) for values in columns]
+        self.unknown = {slot: groups.setdefault(values, len(groups)) for slot, values in zip(template.largest, largest, strict=True)}
+        self.formulas: list[Callable[[int, int], int]] = [formula(points, values) for values in groups]
+
+    def sizes(self, batch: int, length: int, level: int = EXPECTED) -> list[int]:
+        """Return the bytes of each slot."""
+        values = [rule(batch, length) for rule in self.formulas]
+        out = [values[group] for group in self._group]
+        if level != EXPECTED:
+            for slot, group in self.unknown.items():
+                out[slot] = values[group] if level == HIGH else 0
+        return out
+
+    def tensor_peak(self, sizes: Sequence[int]) -> int:
+        """Return the most bytes of tensors in blocks of 512, beside those from before the step."""
+        blocks = [-(-size // SMALLEST) * SMALLEST for size in sizes]
+        return max(accumulate(self._deltas(blocks)), default=0)
+
+    def _deltas(self, blocks: Sequence[int]) -> list[int]:
+        out: list[int] = []
+        slot = 0
+        for code in self.codes:
+            if code == _ALLOCATE:
+                out.append(blocks[slot])
+                slot += 1
+            else:
+                out.append(-blocks[code] if code < _CARRIED else 0)
+        return out
+
+
+class RunResult(NamedTuple):
+    """The peaks of each batch, the number of the one that died, how often idle segments were released, and the greatest bytes."""
+
+    steps: list[StepPeak]
+    died: int | None
+    retries: int
+    allocated: int
+    reserved: int
+    peak: int
+    """The number of the step with the greatest allocated bytes."""
+
+
+class RunModel:
+    """The templates of a run: what is made before, the first step, the second, and all later ones.
+
+    Args:
+        record: of steps at one size, then one step at each other size.
+        points: the sizes of the steps.
+    """
+
+    def __init__(self, record: Record, points: Sequence[Sizes]) -> None:
+        self.setup, *steps = templates(record)
+        equal = next((n for n, size in enumerate(points) if size != points[0]), len(points))
+        steady = steps[equal - 1]
+        others = [(size, step) for size, step in zip(points[equal:], steps[equal:], strict=True) if list(step.codes) == list(steady.codes)]
+        self.differing = len(points) - equal - len(others)
+        """How many of the other sizes have other events than the first: their bytes are taken in proportion."""
+        self.points = [points[0], *(size for size, _ in others)]
+        if others and len(steps[equal - 2].sizes) != len(steady.sizes):
+            steady = steady._replace(codes=others[0][1].codes)
+        columns = [tuple(step.sizes[slot] for step in (steady, *(step for _, step in others))) for slot in range(len(steady.sizes))]
+        largest = [tuple(step.largest.get(slot, 0) for step in (steady, *(step for _, step in others))) for slot in steady.largest]
+        self.steady = SizedTemplate(steady, self.points, columns, largest)
+        known = {(note, column[0]): column for note, column in zip(steady.notes, columns, strict=True)}
+        by_size = {column[0]: column for column in columns}
+        self.first = [self._early(step, known, by_size) for step in steps[: equal - 1]]
+
+    def _early(self, step: StepTemplate, known: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
+        """Return an early step by the formulas of the steady one; what it alone makes, as states, does not depend on the sizes."""
+        width = len(self.points)
+
+        def column(note: Note, size: int) -> tuple[int, ...]:
+            constant = (size,) * width
+            return known.get((note, size)) or (constant if note.kind in ("optimizer", "gradient", "workspace") else by_size.get(size, constant))
+
+        columns = [column(note, size) for note, size in zip(step.notes, step.sizes, strict=True)]
+        return SizedTemplate(step, self.points, columns, [by_size.get(size, (size,) * width) for size in step.largest.values()])
+
+    def template(self, number: int) -> SizedTemplate:
+        """Return the template of a step by its number in the run."""
+        return self.first[number] if number < len(self.first) else self.steady
+
+    def run(self, batches: Sequence[Sizes], allocator: Any, level: int = EXPECTED) -> RunResult:
+        """Replay the batches in their order, in a new `CachingAllocator` or `PlainMemory`."""
+        steps: list[StepPeak] = []
+        try:
+            setup = replayed(allocator, self.setup.codes, self.setup.sizes, (), (), frozenset())
+        except OutOfDeviceMemory:
+            return RunResult(steps, 0, allocator.retries, allocator.allocated_peak, allocator.reserved_peak, 0)
+        memo: dict[tuple[int, Sizes], tuple[int, int]] = {}
+        tensor_peaks: dict[Sizes, int] = {}
+        carried: list[Any] = []
+        greatest = fixed = reserved_most = 0
+        died = None
+        for number, (batch, length) in enumerate(batches):
+            template = self.template(number)
+            is_steady = number >= len(self.first)
+            key = allocator.version, (batch, length)
+            if is_steady and key in memo:
+                peaks = memo[key]
+            else:
+                sizes = template.sizes(batch, length, level)
+                if len(batches) > _MANY:
+                    tensors = tensor_peaks.setdefault((batch, length), template.tensor_peak(sizes))
+                    if is_steady and number > 2 and tensors < _SMALL * greatest:
+                        memo[key] = fixed + tensors, allocator.reserved
+                        steps.append(StepPeak(batch, length or None, *memo[key]))
+                        continue
+                    greatest = max(greatest, tensors)
+                version = allocator.version
+                allocator.reset_peaks()
+                try:
+                    carried = replayed(allocator, template.codes, sizes, carried, setup, template.shrinking)
+                except OutOfDeviceMemory:
+                    died = number
+                    steps.append(StepPeak(batch, length or None, allocator.allocated_peak, allocator.reserved_peak))
+                    break
+                peaks = allocator.allocated_peak, allocator.reserved_peak
+                fixed = max(fixed, peaks[0] - tensor_peaks.get((batch, length), peaks[0]))
+                if version == allocator.version:
+                    memo[version, (batch, length)] = peaks
+            reserved_most = max(reserved_most, peaks[1])
+            steps.append(StepPeak(batch, length or None, *peaks))
+        peak = max(range(len(steps)), key=lambda n: steps[n].allocated, default=0)
+        return RunResult(
+            steps, died, allocator.retries, max((s.allocated for s in steps), default=0), max(reserved_most, *(s.reserved for s in steps), 0), peak
+        )
+
+    def peak_tensors(self, number: int, batch: int, length: int) -> list[PeakTensor]:
+        """Return the tensors alive where those of a step have the most bytes, joined by kind, operator and line; the largest first."""
+        template, sizes = self.template(number), self.template(number).sizes(batch, length)
+        alive: dict[tuple[int, int], tuple[Note, int]] = {
+            (0, slot): (note, size) for slot, (note, size) in enumerate(zip(self.setup.notes, self.setup.sizes, strict=True))
+        }
+        for code in self.setup.codes:
+            if code != _ALLOCATE:
+                alive.pop((0, code), None)
+        persistent = list(alive.values())
+        if number > 0:
+            persistent += self._states()
+        total, most, peak = 0, -1, 0
+        deltas = template._deltas(sizes)
+        for place, value in enumerate(accumulate(deltas)):
+            if value > most:
+                most, peak = value, place
+        live: dict[int, tuple[Note, int]] = {}
+        slot = 0
+        for code in template.codes[: peak + 1]:
+            if code == _ALLOCATE:
+                live[slot] = template.notes[slot], sizes[slot]
+                slot += 1
+            elif code < _CARRIED:
+                live.pop(code, None)
+        del total
+        joined: dict[tuple[str, str, str], list[tuple[Note, int]]] = {}
+        for note, size in [*persistent, *live.values()]:
+            name = note.name if note.kind not in ("optimizer",) else "state"
+            joined.setdefault((note.kind, name, note.line if note.kind not in ("optimizer",) else ""), []).append((note, size))
+        out = [
+            PeakTensor(sum(size for _, size in parts), len(parts), kind, name, line, max(parts, key=lambda part: part[1])[0].shape)
+            for (kind, name, line), parts in joined.items()
+        ]
+        return sorted(out, key=lambda tensor: -tensor.bytes)
+
+    def _states(self) -> list[tuple[Note, int]]:
+        """Return what the first step leaves behind for all later ones: the optimizer's states, workspaces that stay."""
+        if not self.first:
+            return []
+        step = self.first[0]
+        sizes = step.sizes(*self.points[0])
+        freed = {code for code in step.codes if 0 <= code < _CARRIED}
+        later = self.first[1] if len(self.first) > 1 else self.steady
+        freed |= {code - _CARRIED for code in later.codes if _CARRIED <= code < _SETUP}
+        return [(note, size) for slot, (note, size) in enumerate(zip(step.notes, sizes, strict=True)) if slot not in freed]
+
+
+def replayed(
+    allocator: Any,
+    codes: Sequence[int],
+    sizes: Sequence[int],
+    carried: Sequence[Any],
+    setup: Sequence[Any],
+    shrinking: frozenset[int],
+) -> list[Any]:
+    """Replay the events of a step, and return its blocks."""
+    allocate, free = allocator.allocate, allocator.free
+    blocks: list[Any] = []
+    for code in codes:
+        if code == _ALLOCATE:
+            try:
+                blocks.append(allocate(sizes[len(blocks)]))
+            except OutOfDeviceMemory:
+                if len(blocks) not in shrinking:
+                    raise
+                blocks.append(None)  # cuDNN then takes a way without this workspace
+        elif code < _CARRIED:
+            free(blocks[code])
+        elif code < _SETUP:
+            free(carried[code - _CARRIED])
+        else:
+            free(setup[code - _SETUP])
+    return blocks
