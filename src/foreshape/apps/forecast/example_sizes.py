@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from foreshape.apps.forecast.size_formulas import Sizes
@@ -50,20 +50,14 @@ def _fitted(value: Any, axis: int, size: int) -> Any:
     return value.index_select(axis, torch.arange(size) % value.shape[axis])
 
 
-def traced_sizes(batches: Sequence[Sizes], is_resizable: bool) -> list[Sizes]:
-    """Return the sizes of the steps to trace: three at the largest batch of the run, then others, from which formulas follow and are checked."""
+def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int) -> list[Sizes]:
+    """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, from which formulas follow and are checked."""
     rows, columns = max(batches, key=lambda size: size[0] * max(size[1], 1))
-    sizes = [(rows, columns)] * 3
+    sizes = [(rows, columns)] * equal
     if not is_resizable:
         return sizes
     others = sorted({length for _, length in batches if length > 1} - {columns})
     if not others:
         return [*sizes, (rows + 1, columns), (rows + 3, columns)]
     second, third = others[len(others) // 2], others[len(others) // 4]
-    return [*sizes, (rows + 1, columns), (rows, second), (rows + 1, third), (rows + 2, second)]
-
-
-def batch_size(example: Any) -> int:
-    """Return the first axis of the first tensor."""
-    tensors = [value for value in pytree().tree_leaves(dict(example) if isinstance(example, Mapping) else example) if isinstance(value, torch.Tensor)]
-    return int(tensors[0].shape[0])
+    return [*sizes, (rows + 1, columns), (rows, second), (rows + 2, third)]

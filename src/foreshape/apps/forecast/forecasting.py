@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
@@ -13,7 +14,7 @@ from foreshape.apps.forecast.example_sizes import resized, traced_sizes
 from foreshape.apps.forecast.limits import SAFETY, largest_batch, safe_bytes
 from foreshape.apps.forecast.parallel import NCCL_BYTES, parallel_settings
 from foreshape.apps.forecast.results import Advice, Forecast, Largest
-from foreshape.apps.forecast.run_model import HIGH, LOW, RunModel
+from foreshape.apps.forecast.run_model import HIGH, LOW, RunModel, UnsteadyError
 from foreshape.apps.forecast.size_formulas import Sizes
 from foreshape.compiler.memory import bytes_of
 from foreshape.errors import ForeshapeError, SchemaError
@@ -164,7 +165,7 @@ class _Forecaster:
         self.available, self.outside, self.is_resizable = available, outside, is_resizable
 
     def forecast(self, advice: bool) -> Forecast:
-        model, workspaces = self.modelled(self.settings, traced_sizes(self.batches, self.is_resizable))
+        model, workspaces = modelled(self.settings, self.batches, self.is_resizable)
         expected = model.run(self.batches, self.memory())
         low = high = expected.reserved
         if model.steady.unknown:
@@ -194,13 +195,6 @@ class _Forecaster:
             notes=tuple(self.notes(model, workspaces)),
         )
 
-    def modelled(self, settings: Any, sizes: list[Sizes]) -> tuple[RunModel, Any]:
-        """Trace steps at these sizes."""
-        from foreshape.apps.forecast import traced_step
-
-        record, workspaces = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes])
-        return RunModel(record, sizes), workspaces
-
     def memory(self, capacity: int | None = None, **changes: Any) -> Any:
         """Return an empty memory of the device."""
         return PlainMemory(capacity) if self.settings.card is None else CachingAllocator(self.config._replace(capacity=capacity, **changes))
@@ -228,7 +222,7 @@ class _Forecaster:
         def traced(change: str, **fields: Any) -> None:
             rows = fields.pop("batch", batch)
             try:
-                changed, _ = self.modelled(settings._replace(**fields), [(rows, length)] * 2)
+                changed, _ = modelled(settings._replace(**fields), [(rows, length)], is_resizable=False)
             except ForeshapeError:
                 return  # as without a list of equal blocks: this change does not apply to the module
             add(change, changed.run([(rows, length)] * 2, self.memory()).reserved)
@@ -266,3 +260,17 @@ class _Forecaster:
         if model.differing:
             out.append(f"modelled: {model.differing} of {model.differing + len(model.points)} traced sizes have other operators than the largest")
         return out
+
+
+def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> tuple[RunModel, Any]:
+    """Return the model of a run over these batches, from a few traced steps, and the kernels that ran."""
+    from foreshape.apps.forecast import traced_step
+
+    for equal in (2, 3):
+        if equal == 2 and (not is_resizable or settings.parallel is not None):  # DDP builds its buckets anew in the second step
+            continue
+        sizes = traced_sizes(batches, is_resizable, equal)
+        record, workspaces = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes], equal)
+        with contextlib.suppress(UnsteadyError):
+            return RunModel(record, sizes), workspaces
+    raise AssertionError("three equal steps are steady")

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
 from foreshape.errors import SchemaError
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import is_of, torch
 
 _EIGHT_BIT: Final = ("AdamW8bit", "Adam8bit", "PagedAdamW8bit")
 
 
-def build_optimizer(optimizer: Any, original: Any, module: Any, *, on_cuda: bool) -> Any:
+def build_optimizer(optimizer: Any, original: Any, parameters: Mapping[str, Any], *, together: bool) -> Any:
     """Return an optimizer over the parameters of a traced module.
 
     Args:
         optimizer: a name, an optimizer over the parameters of ``original``, or a function from parameters to one.
         original: the user's module, or None.
-        module: the traced one, with the same names of parameters.
-        on_cuda: where neither ``foreach`` nor ``fused`` is set, all parameters are updated together, as torch does for parameters on CUDA.
+        parameters: of the traced one, by the same names.
+        together: where neither ``foreach`` nor ``fused`` is set, all parameters are updated together, as torch does for parameters on CUDA.
 
     Raises:
         SchemaError: an unknown name; an optimizer over other parameters.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
+    trained = [p for p in parameters.values() if p.requires_grad]
+    out: Any
     if isinstance(optimizer, str):
         out = _named(optimizer)(trained)
-    elif isinstance(optimizer, torch.optim.Optimizer):
-        out = _rebuilt(optimizer, original, module)
+    elif is_of(optimizer, torch.optim.Optimizer):
+        out = _rebuilt(optimizer, original, parameters)
     elif callable(optimizer):
         out = optimizer(trained)
     else:
         raise SchemaError.must("optimizer", "a name in torch.optim, an optimizer, or a function from parameters to one", f"{optimizer!r:.100}")
-    if on_cuda:
-        for group in out.param_groups:
-            if "foreach" in group and group["foreach"] is None and not group.get("fused") and not _has_sparse(module):
-                group["foreach"] = True
+    for group in out.param_groups:
+        if together and "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
     return out
 
 
@@ -45,7 +45,8 @@ def _named(name: str) -> Callable[[Any], Any]:
     if name in _EIGHT_BIT:
         return _eight_bit()
     cls: Any = getattr(torch.optim, name, None)
-    names = [n for n, value in vars(torch.optim).items() if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and n != "Optimizer"]
+    classes: dict[str, Any] = vars(torch.optim)
+    names = [n for n, value in classes.items() if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and n != "Optimizer"]
     if name not in names:
         matches = [n for n in names if n.lower() == name.lower()]
         if not matches:
@@ -54,23 +55,18 @@ def _named(name: str) -> Callable[[Any], Any]:
     return lambda parameters: cls(parameters, **({"lr": 1e-3} if "lr" in inspect.signature(cls).parameters else {}))
 
 
-def _rebuilt(optimizer: Any, original: Any, module: Any) -> Any:
+def _rebuilt(optimizer: Any, original: Any, parameters: Mapping[str, Any]) -> Any:
     if original is None:
         raise SchemaError("an optimizer over parameters needs their module; with a function for the module give a name or a function for the optimizer")
     names = {id(p): name for name, p in original.named_parameters()}
-    traced = dict(module.named_parameters())
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         if any(id(p) not in names for p in group["params"]):
             raise SchemaError("the optimizer has parameters that are not of this module")
-        groups.append({**group, "params": [traced[names[id(p)]] for p in group["params"]]})
+        groups.append({**group, "params": [parameters[names[id(p)]] for p in group["params"]]})
     accepted = inspect.signature(type(optimizer).__init__).parameters
     defaults = {name: value for name, value in optimizer.defaults.items() if name in accepted}
     return type(optimizer)(groups, **defaults)
-
-
-def _has_sparse(module: Any) -> bool:
-    return any(getattr(part, "sparse", False) for part in module.modules())
 
 
 @cache

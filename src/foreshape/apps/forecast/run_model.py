@@ -62,6 +62,15 @@ def templates(record: Record) -> list[StepTemplate]:
     return out
 
 
+class UnsteadyError(Exception):
+    """The second step's frees are by the numbers of the first: a third one is to be traced."""
+
+
+def _form(codes: Sequence[int]) -> list[int]:
+    """Return the codes of a step without the numbers of slots of the step before."""
+    return [min(code, _CARRIED) for code in codes]
+
+
 class SizedTemplate:
     """A step whose bytes are formulas of the sizes."""
 
@@ -122,18 +131,22 @@ class RunModel:
         self.setup, *steps = templates(record)
         equal = next((n for n, size in enumerate(points) if size != points[0]), len(points))
         steady = steps[equal - 1]
-        others = [(size, step) for size, step in zip(points[equal:], steps[equal:], strict=True) if list(step.codes) == list(steady.codes)]
-        self.differing = len(points) - equal - len(others)
+        traced = list(zip(points[equal:], steps[equal:], strict=True))
+        others = [(size, step) for size, step in traced if _form(step.codes) == _form(steady.codes[: len(step.codes)])]
+        if others:  # its frees of the step before are by the steady step's own numbers
+            prefix = others[0][1].codes
+            steady = steady._replace(codes=[*prefix, *steady.codes[len(prefix) :]])
+        elif equal == 2 and len(steps[0].sizes) != len(steady.sizes):
+            raise UnsteadyError
+        self.differing = len(traced) - len(others)
         """How many of the other sizes have other events than the first: their bytes are taken in proportion."""
         self.points = [points[0], *(size for size, _ in others)]
-        if others and len(steps[equal - 2].sizes) != len(steady.sizes):
-            steady = steady._replace(codes=others[0][1].codes)
-        columns = [tuple(step.sizes[slot] for step in (steady, *(step for _, step in others))) for slot in range(len(steady.sizes))]
-        largest = [tuple(step.largest.get(slot, 0) for step in (steady, *(step for _, step in others))) for slot in steady.largest]
+        columns = [(size, *(step.sizes[slot] if slot < len(step.sizes) else size for _, step in others)) for slot, size in enumerate(steady.sizes)]
+        largest = [(size, *(step.largest.get(slot, size) for _, step in others)) for slot, size in steady.largest.items()]
         self.steady = SizedTemplate(steady, self.points, columns, largest)
         known = {(note, column[0]): column for note, column in zip(steady.notes, columns, strict=True)}
         by_size = {column[0]: column for column in columns}
-        self.first = [self._early(step, known, by_size) for step in steps[: equal - 1]]
+        self.first = [self._early(step, known, by_size) for step in steps[: equal if others else equal - 1]]
 
     def _early(self, step: StepTemplate, known: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
         """Return an early step by the formulas of the steady one; what it alone makes, as states, does not depend on the sizes."""

@@ -10,11 +10,13 @@ import contextlib
 import copy
 import importlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast
+from foreshape.apps.forecast.gathered_units import GatheredUnits
+from foreshape.apps.forecast.gradient_buckets import GradientBuckets
 from foreshape.apps.forecast.optimizers import build_optimizer
 from foreshape.apps.forecast.parallel import ParallelSettings
 from foreshape.apps.forecast.recorder import Record, Recorder, user_line
@@ -49,8 +51,8 @@ class Trace(NamedTuple):
     workspaces: Workspaces | None
 
 
-def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]]) -> Trace:
-    """Return the record of a step for each of these batch sizes and lengths.
+def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: int | None = None) -> Trace:
+    """Return the record of a step for each of these batch sizes and lengths; only so many first ones are updates, which do not depend on the sizes.
 
     Raises:
         MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
@@ -70,10 +72,10 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]]) -> Trace:
                 stack.enter_context(cuda_autocast())
             stack.enter_context(recorder)
             run.build()
-            for batch, length in sizes:
+            for number, (batch, length) in enumerate(sizes):
                 recorder.settle()
                 recorder.record.mark()
-                run.step(batch, length)
+                run.step(batch, length, is_update=updates is None or number < updates or settings.zero_grad == "end")
             recorder.settle()
             recorder.record.mark()
             recorder.is_on = False
@@ -106,6 +108,8 @@ class _TracedRun:
         self.loss: Any = None
         self.scale: list[Any] = []
         self.optimizer: Any = None
+        self.buckets: GradientBuckets | None = None
+        self.units: GatheredUnits | None = None
 
     # --- before the first step
 
@@ -116,15 +120,23 @@ class _TracedRun:
         self.module = self._module()
         recorder.is_on = True
         named = dict(self.module.named_parameters())
+        parallel = settings.parallel
+        if parallel is not None and parallel.kind == "fsdp":
+            modules = dict(self.module.named_modules())
+            self.units = GatheredUnits(recorder, self.module, parallel, {name: modules[name] for name in parallel.units or block_names(self.module)})
+            named = self.units.shards
         for name, parameter in named.items():
             recorder.count(parameter, "parameter", name)
         for name, buffer in self.module.named_buffers():
             recorder.count(buffer, "buffer", name)
         _checkpoint(self.module, settings.checkpointing)
         self.parameters = {name: p for name, p in named.items() if p.requires_grad}
+        if parallel is not None and parallel.kind == "ddp" and settings.optimizer is not None:
+            self.buckets = GradientBuckets(recorder, self.parameters, parallel)
         recorder.phase = "optimizer"
         if settings.optimizer is not None:
-            self.optimizer = build_optimizer(settings.optimizer, self._original, self.module, on_cuda=settings.card is not None)
+            is_sparse = any(getattr(part, "sparse", False) for part in self.module.modules())
+            self.optimizer = build_optimizer(settings.optimizer, self._original, named, together=settings.card is not None and not is_sparse)
         if settings.precision == "amp-fp16" and settings.card is not None and settings.optimizer is not None:
             for name in ("scale", "growth_tracker"):
                 recorder.take(4, "optimizer", name)
@@ -165,8 +177,8 @@ class _TracedRun:
 
     # --- a step
 
-    def step(self, batch: int, length: int | None) -> None:
-        """Run one update, of its batches."""
+    def step(self, batch: int, length: int | None, *, is_update: bool) -> None:
+        """Run one update, of its batches; without ``is_update`` up to it."""
         settings = self.settings
         if settings.optimizer is None:
             self._load(batch, length)
@@ -178,7 +190,8 @@ class _TracedRun:
         for _ in range(settings.accumulate):
             self._load(batch, length)
             self._part()
-        self._update()
+        if is_update:
+            self._update()
         if settings.zero_grad == "end":
             self.optimizer.zero_grad()
 
@@ -204,12 +217,11 @@ class _TracedRun:
         if not isinstance(value, torch.Tensor):
             return value
         is_cast = self.dtype is not None and value.is_floating_point()
-        out = torch.empty(value.shape, dtype=self.dtype if is_cast else value.dtype)
-        if value.dim() in (4, 5) and not value.is_contiguous() and value.numel():
-            out = torch.empty_strided(value.shape, value.stride(), dtype=out.dtype)
-        return out
+        return torch.empty_like(value, dtype=self.dtype if is_cast else value.dtype)
 
     def _forward(self, keep: bool) -> Any:
+        if self.buckets is not None:
+            self.buckets.before_forward()
         autocast = torch.autocast("cpu", self.lower) if self.lower is not None else contextlib.nullcontext()
         with autocast:
             outputs = _called(self.module, self.inputs)
@@ -238,6 +250,8 @@ class _TracedRun:
         scaled = loss * 1.0 if is_scaled else loss
         self.recorder.phase = "backward"
         torch.autograd.backward([scaled])
+        if self.units is not None:
+            self.units.end_backward()
         self.recorder.phase = "optimizer"
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
@@ -285,7 +299,7 @@ def _checkpoint(module: Any, chosen: Sequence[str] | bool) -> None:
     """Have modules compute their activations again in the backward pass."""
     if not chosen:
         return
-    names = list(_blocks(module)) if chosen is True else list(chosen)
+    names = block_names(module) if chosen is True else list(chosen)
     modules = dict(module.named_modules())
     unknown = [name for name in names if name not in modules]
     if unknown or not names:
@@ -302,11 +316,13 @@ def _recomputed(checkpoint: Any, forward: Any) -> Any:
     return call
 
 
-def _blocks(module: Any) -> Iterator[str]:
-    """Yield the names of modules in lists of equal ones, the outermost lists."""
-    entered: list[str] = []
+def block_names(module: Any) -> list[str]:
+    """Return the names of modules in lists of equal ones, of the outermost lists."""
+    lists: list[str] = []
+    out: list[str] = []
     for name, part in module.named_modules():
-        if isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len(part) > 1 and not any(name.startswith(one) for one in entered):
-            if len({type(block) for block in part}) == 1 and any(True for _ in part[0].children()):
-                entered.append(f"{name}.")
-                yield from (f"{name}.{key}" for key, _ in part.named_children())
+        is_list = isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len({type(block) for block in part.children()}) == 1
+        if is_list and not any(name.startswith(path) for path in lists) and any(True for block in part.children() for _ in block.children()):
+            lists.append(f"{name}.")
+            out += [f"{name}.{key}" for key, _ in part.named_children()]
+    return out
