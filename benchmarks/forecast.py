@@ -23,9 +23,9 @@ import torch
 from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator
 from foreshape.apps.forecast.cards import card_of
 from foreshape.apps.forecast.forecasting import modelled
-from foreshape.apps.forecast.limits import largest_batch, safe_bytes
 from foreshape.apps.forecast.parallel import parallel_settings
 from foreshape.apps.forecast.run_model import HIGH
+from foreshape.apps.forecast.safe_figures import largest_batch, safe_bytes
 from foreshape.apps.forecast.traced_step import Settings
 
 KINDS = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "composed": "MATH"}
@@ -79,7 +79,7 @@ def forecast(models: Any, setup: Mapping[str, Any], device: str) -> dict[str, An
     """Return the forecast of a setup."""
     plan = [(int(rows), int(columns or 0)) for rows, columns in setup["plan"]]
     config = AllocatorConfig.parse(setup.get("alloc", ""))
-    model, _ = modelled(settings_of(models, setup, device), plan, "largest" in setup or len(set(plan)) > 1)
+    model = modelled(settings_of(models, setup, device), plan, "largest" in setup or len(set(plan)) > 1)
     result = model.run(plan, CachingAllocator(config))
     high = model.run(plan, CachingAllocator(config), HIGH).reserved
     out: dict[str, Any] = {"allocated": result.allocated, "reserved": result.reserved, "safe": safe_bytes(result.reserved, high, card_of(device)), "high": high}
@@ -94,7 +94,7 @@ def forecast_lengths(models: Any, lengths: Any, name: str, device: str, limits: 
     """Return the peaks of each batch of a list of lengths, and the batch that dies at each limit."""
     setup, plan = lengths.case(name)
     config = AllocatorConfig.parse(setup.get("alloc", ""))
-    model, _ = modelled(settings_of(models, setup, device), plan, True)
+    model = modelled(settings_of(models, setup, device), plan, True)
     peaks = [[step.allocated, step.reserved] for step in model.run(plan, CachingAllocator(config)).steps]
     dies = {str(limit): model.run(plan, CachingAllocator(config._replace(capacity=limit))).died for limit in limits}
     return {"peaks": peaks, "dies": dies}

@@ -104,14 +104,16 @@ def main() -> None:
         setup = cut(setup)
         began = time.process_time()
         sizes = [(rows, length or 0) for rows, length in setup["plan"]]
-        model = RunModel(trace(settings_of(models, setup, "cpu"), [(rows, length or None) for rows, length in sizes]).record, sizes)
+        model = RunModel(trace(settings_of(models, setup, "cpu"), [(rows, length or None) for rows, length in sizes]), sizes)
         expected = model.run(sizes, PlainMemory()).allocated
         real = measured(models, setup)
         errors[setup["id"]] = expected / real - 1
         print(f"{setup['id']:32}{expected / 2**20:10.1f} {real / 2**20:10.1f} MiB {expected / real - 1:+7.2%} {time.process_time() - began:6.1f} s", flush=True)
     sizes_of_errors = sorted(map(abs, errors.values()))
     within = [sum(error <= limit for error in sizes_of_errors) / len(sizes_of_errors) for limit in (0.05, 0.10)]
-    print(f"{len(errors)} setups: median {median(sizes_of_errors):.2%}, within 5 % {within[0]:.0%}, within 10 % {within[1]:.0%}, worst {sizes_of_errors[-1]:.2%}")
+    print(
+        f"{len(errors)} setups: median {median(sizes_of_errors):.2%}, within 5 % {within[0]:.0%}, within 10 % {within[1]:.0%}, worst {sizes_of_errors[-1]:.2%}"
+    )
     if given.out is not None:
         given.out.write_text(json.dumps(errors, indent=1))
 

@@ -392,12 +392,12 @@ class CachingAllocator:
 
     def _collect(self, excess: int) -> None:
         """Release idle large segments of at least the mean age until so many bytes are released."""
-        now = self._lookups[True]
+        lookups = self._lookups[True]
         pools = [pool for pool in self._pools.values() if pool.large]
         idle = [block for pool in pools for block in pool.blocks.values() if block.previous is None and block.next is None]
         while idle and excess > 0:
-            mean = sum(now - block.lookup for block in idle) / len(idle)
-            for block in [block for block in idle if now - block.lookup >= mean]:
+            mean = sum(lookups - block.lookup for block in idle) / len(idle)
+            for block in [block for block in idle if lookups - block.lookup >= mean]:
                 excess -= block.size
                 idle.remove(block)
                 self._release(block)

@@ -7,7 +7,7 @@ Casts to the lower precision, and the cache of weights cast, are torch's own for
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, Final
@@ -19,7 +19,13 @@ from foreshape.interop.torch.untyped_torch import pytree, torch
 
 _FUNCTION_MODE: Final[Any] = importlib.import_module("torch.overrides").TorchFunctionMode
 _FP32: Final = frozenset(
-    ["acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus", "layer_norm", "native_layer_norm", "group_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp"]
+    (
+        *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus"),
+        *("layer_norm", "native_layer_norm", "group_norm", "cosine_similarity", "dist", "pdist", "cdist", "renorm", "logsumexp"),
+        *("poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss"),
+        *("margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss"),
+        "binary_cross_entropy_with_logits",
+    )
 )
 """Computed in fp32 under autocast on CUDA."""
 _FP32_RESULT: Final = frozenset(["prod", "cumprod", "cumsum", "sum", "norm"])
@@ -51,19 +57,19 @@ class CudaChoices(_FUNCTION_MODE):  # pyright: ignore[reportUntypedBaseClass]
         if torch.is_autocast_enabled("cpu"):
             if name in _FP32:
                 with torch.autocast("cpu", enabled=False):
-                    args, kwargs = pytree().tree_map(_as_fp32, (list(args), dict(kwargs)))
-                    return self._body(func)(*args, **kwargs)
+                    values: Any = pytree().tree_map(_as_fp32, (list(args), dict(kwargs)))
+                    return self.body(func)(*values[0], **values[1])
             if name in _FP32_RESULT and kwargs.get("dtype") is None and _is_half(args[0] if args else None):
                 if name != "norm":
                     return func(*args, **{**kwargs, "dtype": torch.float32})
                 return func(args[0].float(), *args[1:], **kwargs)
-        body = self._body(func)
+        body = self.body(func)
         if body is func:
             return func(*args, **kwargs)
         with self:
             return body(*args, **kwargs)
 
-    def _body(self, func: Any) -> Any:
+    def body(self, func: Any) -> Any:
         """Return a function of torch written in Python without its first lines, which would ask this mode again; others as they are."""
         if type(func) is not FunctionType:
             return func
@@ -102,7 +108,7 @@ def _lower(*values: Any) -> list[Any]:
 
 
 def _dropout(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    x, p, training, in_place = _named(("input", "p", "training", "inplace"), (None, 0.5, True, False), args, kwargs)
+    x, p, training, in_place = _arguments(("input", "p", "training", "inplace"), (None, 0.5, True, False), args, kwargs)
     if in_place or not training or not 0 < p < 1:
         return NotImplemented
     return torch.native_dropout(x, p, True)[0]
@@ -110,7 +116,7 @@ def _dropout(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 def _attention(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    query, key, value, mask, rate, causal, scale, grouped = _named(names, (None, None, None, None, 0.0, False, None, False), args, kwargs)
+    query, key, value, mask, rate, causal, scale, grouped = _arguments(names, (None, None, None, None, 0.0, False, None, False), args, kwargs)
     query, key, value, mask = _lower(query, key, value, mask)
     aten = torch.ops.aten
     with torch.autocast("cpu", enabled=False):
@@ -159,8 +165,8 @@ def _softmax(name: str) -> Callable[..., Any]:
     def rule(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not torch.is_autocast_enabled("cpu") or not _is_half(args[0] if args else kwargs.get("input")):
             return NotImplemented
-        x, dim, *others = _named(("input", "dim", "dtype", "_stacklevel"), (None, None, None, 3), args, kwargs)
-        dtype = next((value for value in (*args[1:], *others, *kwargs.values()) if isinstance(value, torch.dtype)), None)
+        x, dim, *extra = _arguments(("input", "dim", "dtype", "_stacklevel"), (None, None, None, 3), args, kwargs)
+        dtype = next((value for value in (*args[1:], *extra, *kwargs.values()) if isinstance(value, torch.dtype)), None)
         if dtype not in (None, torch.float32) or not isinstance(dim, int):
             return NotImplemented
         with torch.autocast("cpu", enabled=False):
@@ -175,19 +181,19 @@ def _cross_entropy(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, 
     if not torch.is_autocast_enabled("cpu") or not _is_half(args[0] if args else kwargs.get("input")):
         return NotImplemented
     names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-    values = _named(names, (None, None, None, None, -100, None, "mean", 0.0), args, kwargs)
+    values = _arguments(names, (None, None, None, None, -100, None, "mean", 0.0), args, kwargs)
     x, target, weight, _, ignored, _, reduction, smoothing = values
     with torch.autocast("cpu", enabled=False):
         if x.dtype is not torch.float16 or smoothing or target.is_floating_point():
             with torch.autocast("cpu", enabled=False):
-                return mode._body(torch.nn.functional.cross_entropy)(x.float(), *values[1:])
+                return mode.body(torch.nn.functional.cross_entropy)(x.float(), *values[1:])
         axis = 0 if x.dim() == 1 else 1
         scores = torch.ops.aten._log_softmax(x, axis, True)
         return torch.nn.functional.nll_loss(scores, target, weight, None, ignored, None, reduction)
 
 
 def _rms_norm(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    x, shape, weight, epsilon = _named(("input", "normalized_shape", "weight", "eps"), (None, None, None, None), args, kwargs)
+    x, shape, weight, epsilon = _arguments(("input", "normalized_shape", "weight", "eps"), (None, None, None, None), args, kwargs)
     if weight is not None and weight.dtype is not x.dtype:
         return NotImplemented  # mixed types are composed of operators
     return torch.ops.aten._fused_rms_norm(x, list(shape), weight, epsilon)[0]
@@ -200,7 +206,7 @@ def _recurrent(gates: int) -> Callable[..., Any]:
     return rule
 
 
-def _named(names: Sequence[str], defaults: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def _arguments(names: Sequence[str], defaults: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return arguments in the order of their names."""
     return [args[place] if place < len(args) else kwargs.get(name, default) for place, (name, default) in enumerate(zip(names, defaults, strict=True))]
 
@@ -216,7 +222,7 @@ _RULES: Final[dict[str, Callable[..., Any]]] = {
 
 
 @contextmanager
-def cuda_autocast() -> Iterator[None]:
+def cuda_autocast() -> Generator[None]:
     """Let ``torch.autocast("cuda")`` of the user's code be the processor's within the block."""
     cls = torch.amp.autocast_mode.autocast
     original = cls.__init__
@@ -244,7 +250,6 @@ class Workspaces:
     def __init__(self, card: Card) -> None:
         self.card = card
         self._threads: set[bool] = set()
-        self.has_convolutions = self.has_attention = self.has_recurrent = False
 
     def __call__(self, recorder: Recorder, name: str, args: Sequence[Any], node: Any) -> None:
         name = name.partition(".")[0]
@@ -253,12 +258,10 @@ class Workspaces:
                 self._threads.add(node is not None)
                 recorder.take(self.card.blas_workspace, "workspace", "cuBLAS")
         elif name in ("convolution", "convolution_backward"):
-            self.has_convolutions = True
             expected, largest = _convolution_bytes(name, args)
             recorder.record.free(recorder.take(expected, "workspace", "cuDNN", largest=largest, shrinks=True))
         elif name in _ATTENTION_GRADIENTS:
-            self.has_attention = True
-            with recorder.taken(_ATTENTION_GRADIENTS[name](args), "attention"):
+            with recorder.workspaces(_ATTENTION_GRADIENTS[name](args), "attention"):
                 pass
 
 

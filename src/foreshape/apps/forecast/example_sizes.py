@@ -11,7 +11,7 @@ from foreshape.interop.torch.untyped_torch import pytree, torch
 
 
 def resized(example: Any) -> tuple[Callable[[int, int | None], Any], int, int | None, bool]:
-    """Return a function from a batch size and a length to an example, its own two sizes, and whether it can have others.
+    """Return a function from a batch size and a length to an example, its own two sizes, and whether it can have lengths.
 
     The first tensor's first axis is the batch, its second the length: axes as long are repeated or cut. The length is None where that tensor has one axis.
 
@@ -51,13 +51,13 @@ def _fitted(value: Any, axis: int, size: int) -> Any:
 
 
 def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int) -> list[Sizes]:
-    """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, from which formulas follow and are checked."""
+    """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, as the points of the formulas and a check."""
     rows, columns = max(batches, key=lambda size: size[0] * max(size[1], 1))
     sizes = [(rows, columns)] * equal
     if not is_resizable:
         return sizes
-    others = sorted({length for _, length in batches if length > 1} - {columns})
-    if not others:
+    lengths = sorted({length for _, length in batches if length > 1} - {columns})
+    if not lengths:
         return [*sizes, (rows + 1, columns), (rows + 3, columns)]
-    second, third = others[len(others) // 2], others[len(others) // 4]
+    second, third = lengths[len(lengths) // 2], lengths[len(lengths) // 4]
     return [*sizes, (rows + 1, columns), (rows, second), (rows + 2, third)]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator, PlainMemory
 from foreshape.apps.forecast.cards import Card, card_of
 from foreshape.apps.forecast.example_sizes import resized, traced_sizes
-from foreshape.apps.forecast.limits import SAFETY, largest_batch, safe_bytes
+from foreshape.apps.forecast.forecast_results import Advice, Forecast, Largest
 from foreshape.apps.forecast.parallel import NCCL_BYTES, parallel_settings
-from foreshape.apps.forecast.results import Advice, Forecast, Largest
 from foreshape.apps.forecast.run_model import HIGH, LOW, RunModel, UnsteadyError
+from foreshape.apps.forecast.safe_figures import SAFETY, largest_batch, safe_bytes
 from foreshape.apps.forecast.size_formulas import Sizes
 from foreshape.compiler.memory import bytes_of
 from foreshape.errors import ForeshapeError, SchemaError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 Batch: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any]"
-"""What the module is called with: a tensor, a tuple of arguments, or a dict of named ones; with a loss, a pair of this and the target."""
+"""The module's arguments: a tensor, a tuple, or a dict of named ones; with a loss, a pair of this and the target."""
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"]
 _ZERO_GRAD: Final = ("start", "before_backward", "end", "keep")
 
@@ -135,7 +135,7 @@ def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes]
         return [(rows, 0)] * 3, factory, is_resizable
     sizes: list[Sizes] = []
     for number, value in enumerate(lengths):
-        pair: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (rows, value)
+        pair: Any = value if isinstance(value, (tuple, list)) else (rows, value)
         if len(pair) != 2 or any(not hasattr(part, "__index__") or isinstance(part, bool) for part in pair):
             raise SchemaError.must(
                 f"lengths[{number}]",
@@ -165,7 +165,7 @@ class _Forecaster:
         self.available, self.outside, self.is_resizable = available, outside, is_resizable
 
     def forecast(self, advice: bool) -> Forecast:
-        model, workspaces = modelled(self.settings, self.batches, self.is_resizable)
+        model = modelled(self.settings, self.batches, self.is_resizable)
         expected = model.run(self.batches, self.memory())
         low = high = expected.reserved
         if model.steady.unknown:
@@ -192,7 +192,7 @@ class _Forecaster:
             dies_at=died,
             largest=self.largest(model) if self.is_resizable else None,
             advice=tuple(self.advice(model, *self.batches[died if died is not None else peak])) if advice and not fits else (),
-            notes=tuple(self.notes(model, workspaces)),
+            notes=tuple(self.notes(model)),
         )
 
     def memory(self, capacity: int | None = None, **changes: Any) -> Any:
@@ -222,7 +222,7 @@ class _Forecaster:
         def traced(change: str, **fields: Any) -> None:
             rows = fields.pop("batch", batch)
             try:
-                changed, _ = modelled(settings._replace(**fields), [(rows, length)], is_resizable=False)
+                changed = modelled(settings._replace(**fields), [(rows, length)], is_resizable=False)
             except ForeshapeError:
                 return  # as without a list of equal blocks: this change does not apply to the module
             add(change, changed.run([(rows, length)] * 2, self.memory()).reserved)
@@ -245,15 +245,16 @@ class _Forecaster:
             traced("gradient_as_bucket_view=True", parallel=settings.parallel._replace(gradients_are_views=True))
         return sorted(out, key=lambda advice: advice.reserved)
 
-    def notes(self, model: RunModel, workspaces: Any) -> list[str]:
+    def notes(self, model: RunModel) -> list[str]:
         """Return what is modelled or unknown."""
         out: list[str] = []
         if self.settings.card is None:
             return ["bytes of tensors on the processor; memory that kernels take for themselves is left out"]
         out.append("modelled, not measured: segments, the context, workspaces of cuBLAS in autograd's thread")
-        if workspaces.has_convolutions or workspaces.has_recurrent:
+        names = {note.name for note in model.steady.notes}
+        if "cuDNN" in names:
             out.append("unknown: workspaces of cuDNN; near the limit convolutions take smaller ones")
-        if workspaces.has_attention:
+        if "attention" in names:
             out.append("modelled: which kernel of attention torch takes, and its workspaces")
         if self.settings.parallel is not None:
             out.append("modelled: NCCL's own memory, and the buffers of the parallel wrapper")
@@ -262,15 +263,15 @@ class _Forecaster:
         return out
 
 
-def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> tuple[RunModel, Any]:
-    """Return the model of a run over these batches, from a few traced steps, and the kernels that ran."""
+def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> RunModel:
+    """Return the model of a run over these batches, from a few traced steps."""
     from foreshape.apps.forecast import traced_step
 
     for equal in (2, 3):
         if equal == 2 and (not is_resizable or settings.parallel is not None):  # DDP builds its buckets anew in the second step
             continue
         sizes = traced_sizes(batches, is_resizable, equal)
-        record, workspaces = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes], equal)
+        record = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes], equal)
         with contextlib.suppress(UnsteadyError):
-            return RunModel(record, sizes), workspaces
+            return RunModel(record, sizes)
     raise AssertionError("three equal steps are steady")

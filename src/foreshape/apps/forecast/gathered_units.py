@@ -25,14 +25,14 @@ class GatheredUnits:
         self._recorder, self._settings = recorder, settings
         self.shards: dict[str, Any] = {}
         self.slots: dict[str, int | None] = {"buffer": None, "reduced": None}
-        named = dict(module.named_parameters())
-        taken: set[str] = set()
+        parameters = dict(module.named_parameters())
+        grouped: set[str] = set()
         self._units: list[_Unit] = []
         for path, part in [*units.items(), ("", module)]:
-            names = [name for name in named if name not in taken and (name.startswith(f"{path}.") or not path)]
-            taken.update(names)
+            names = [name for name in parameters if name not in grouped and (name.startswith(f"{path}.") or not path)]
+            grouped.update(names)
             if names:
-                self._units.append(_Unit(self, path or "the root", part, {name: named[name] for name in names}, is_root=not path))
+                self._units.append(_Unit(self, path or "the root", part, {name: parameters[name] for name in names}, is_root=not path))
         for unit, following in zip(self._units[1:], self._units, strict=False):
             unit.following = following
 
@@ -87,7 +87,7 @@ class _Unit:
             units.shard(name, parameter)
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._arrive)
-        module.register_forward_pre_hook(lambda *_: self.gather())
+        module.register_forward_pre_hook(self._begin_forward)
         module.register_forward_hook(self._end_forward)
 
     def gather(self) -> None:
@@ -110,9 +110,12 @@ class _Unit:
         self.waiting = sum(1 for p in self.parameters.values() if p.requires_grad)
         for value in pytree().tree_leaves(outputs):
             if isinstance(value, torch.Tensor) and value.requires_grad:
-                value.register_hook(lambda _: self._begin_backward())
+                value.register_hook(self._begin_backward)
 
-    def _begin_backward(self) -> None:
+    def _begin_forward(self, module: Any, inputs: Any) -> None:
+        self.gather()
+
+    def _begin_backward(self, grad: Any) -> None:
         self.gather()
         if self.following is not None and not self.following.is_root:
             self.following.gather()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import FunctionType
 from typing import Any, Final
 
 from foreshape.errors import SchemaError
@@ -28,7 +29,7 @@ def build_optimizer(optimizer: Any, original: Any, parameters: Mapping[str, Any]
     trained = [p for p in parameters.values() if p.requires_grad]
     out: Any
     if isinstance(optimizer, str):
-        out = _named(optimizer)(trained)
+        out = _class_by_name(optimizer)(trained)
     elif is_of(optimizer, torch.optim.Optimizer):
         out = _rebuilt(optimizer, original, parameters)
     elif callable(optimizer):
@@ -41,12 +42,12 @@ def build_optimizer(optimizer: Any, original: Any, parameters: Mapping[str, Any]
     return out
 
 
-def _named(name: str) -> Callable[[Any], Any]:
+def _class_by_name(name: str) -> Callable[[Any], Any]:
     if name in _EIGHT_BIT:
         return _eight_bit()
     cls: Any = getattr(torch.optim, name, None)
-    classes: dict[str, Any] = vars(torch.optim)
-    names = [n for n, value in classes.items() if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and n != "Optimizer"]
+    classes: dict[str, Any] = dict(vars(torch.optim))
+    names: list[str] = [n for n in classes if is_of(getattr(classes[n], "step", None), FunctionType) and n != "Optimizer"]
     if name not in names:
         matches = [n for n in names if n.lower() == name.lower()]
         if not matches:
@@ -75,7 +76,7 @@ def _eight_bit() -> Any:
 
     class EightBitAdam(torch.optim.Optimizer):
         def __init__(self, params: Any) -> None:
-            super().__init__(params, {})
+            torch.optim.Optimizer.__init__(self, params, {})
 
         @torch.no_grad()
         def step(self, closure: Any = None) -> None:

@@ -41,22 +41,22 @@ def parallel_settings(ddp: bool | Mapping[str, Any] | None, fsdp: int | Mapping[
     if ddp and fsdp:
         raise SchemaError("a module is wrapped by ddp or by fsdp, not by both")
     if ddp:
-        settings = dict(ddp) if isinstance(ddp, Mapping) else {}
+        settings: dict[str, Any] = dict(ddp) if isinstance(ddp, Mapping) else {}
         bucket = settings.pop("bucket_cap_mb", 25)
         views = settings.pop("gradient_as_bucket_view", False)
         _refuse("ddp", settings, "bucket_cap_mb, gradient_as_bucket_view")
         return ParallelSettings("ddp", int(bucket * _MIB), bool(views))
     if fsdp:
-        settings = dict(fsdp) if isinstance(fsdp, Mapping) else {"ranks": fsdp}
-        ranks = settings.pop("ranks", 1)
-        units, reshards = settings.pop("units", ()), settings.pop("reshard", True)
-        _refuse("fsdp", settings, "ranks, units, reshard")
+        options: dict[str, Any] = dict(fsdp) if isinstance(fsdp, Mapping) else {"ranks": fsdp}
+        ranks = options.pop("ranks", 1)
+        units, reshards = options.pop("units", ()), options.pop("reshard", True)
+        _refuse("fsdp", options, "ranks, units, reshard")
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
             raise SchemaError.must("fsdp", "a number of ranks of at least 1", repr(ranks))
         return ParallelSettings("fsdp", ranks=ranks, units=tuple(units), reshards=bool(reshards))
     return None
 
 
-def _refuse(name: str, settings: Mapping[str, Any], known: str) -> None:
+def _refuse(name: str, settings: Mapping[str, Any], accepted: str) -> None:
     if settings:
-        raise SchemaError.must(name, f"settings among {known}", ", ".join(map(str, settings)))
+        raise SchemaError.must(name, f"settings among {accepted}", ", ".join(map(str, settings)))

@@ -7,18 +7,18 @@ import os
 import sys
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.core.values.torch_private import private
 from foreshape.interop.torch.node_sites import TORCH
-from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
+from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _MODE: Final[Any] = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SUMS: Final = ("add.Tensor", "clone.default")
-"""Operators that the engine of autograd writes in place where a plain tensor is nobody else's; of a fake tensor it makes a new one."""
+"""Operators that autograd's engine does without new memory where the first tensor is nobody else's (``input_buffer.cpp``); of fake ones it makes a new one."""
 
 
 class Note(NamedTuple):
@@ -85,8 +85,8 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         self._scratch = scratch
         self._slots: dict[int, tuple[Any, int | None]] = {}
         self._lines: dict[int, str] = {}
-        self._sum: tuple[int, Note, int, tuple[int, ...]] | None = None
-        """The key, the note, the bytes and the operands' slots of a sum of gradients that may be written in place."""
+        self._sum: tuple[int, Note, int, int] | None = None
+        """The key, the note, the bytes and the first operand's slot of a sum of gradients that may be written in place."""
 
     # --- storages
 
@@ -121,9 +121,11 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
 
         def drop(_: Any) -> None:
             current = self._slots.pop(key)[1]
-            if self._sum is not None and current in self._sum[3] and current is not None:
+            if current is None:
+                return
+            if self._sum is not None and current == self._sum[3]:
                 self._replace(current)
-            elif current is not None:
+            else:
                 self.record.free(current)
 
         self._slots[key] = weakref.ref(storage, drop), slot
@@ -159,7 +161,7 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         return slot
 
     @contextmanager
-    def taken(self, sizes: Iterable[int], name: str) -> Iterator[None]:
+    def workspaces(self, sizes: Iterable[int], name: str) -> Generator[None]:
         """Take workspaces within the block."""
         slots = [self.take(size, "workspace", name) for size in sizes if size]
         try:
@@ -198,33 +200,28 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         is_stolen = name == "clone.default" and "AccumulateGrad" in node.name() and args[0].stride() == result.stride()
         if not is_stolen and (name == "clone.default" or len(args) < 2 or not isinstance(args[1], torch.Tensor) or args[0].shape != args[1].shape):
             return False
-        if result.is_sparse:
+        old = args[0]
+        if result.is_sparse or old.dtype is not result.dtype:
             return False
-        operands = [value for value in args[:2] if isinstance(value, torch.Tensor) and value.dtype is result.dtype]
-        slots = tuple(slot for slot in map(self.slot_of, operands) if slot is not None)
-        storage = result.untyped_storage()
-        if not slots or storage._cdata in self._slots:
+        if not is_stolen and (old._is_view() or old.untyped_storage().nbytes() != old.numel() * old.element_size()):
+            return False  # a view keeps its base, so the engine does not own its memory; an expanded tensor is not written into
+        slot, storage = self.slot_of(old), result.untyped_storage()
+        if slot is None or storage._cdata in self._slots:
             return False
         self._hold(storage, None)
-        self._sum = storage._cdata, Note("backward", name.partition(".")[0], self.line, tuple(result.shape)), storage.nbytes(), slots
+        self._sum = storage._cdata, Note("backward", name.partition(".")[0], self.line, tuple(result.shape)), storage.nbytes(), slot
         return True
 
     def _line(self, node: Any) -> str:
         """Return the user's line of the operator that runs; of a gradient the line of its operator in the forward pass."""
         if node is not None:
-            known = self._lines.get(node._sequence_nr())
-            if known is not None:
-                return known
+            forward_line = self._lines.get(node._sequence_nr())
+            if forward_line is not None:
+                return forward_line
         line = user_line()
         if self.phase == "activation" or node is not None:
             self._lines.setdefault(private.sequence_number() - 1, line)
         return line
-
-    def tensors(self, values: Any) -> Iterator[Any]:
-        """Yield the tensors of a nested value."""
-        for value in pytree().tree_leaves(values):
-            if isinstance(value, torch.Tensor):
-                yield value
 
 
 def dense_parts(value: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from foreshape.apps.forecast.recorder import Recorder
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _KEPT: Final = {4: 6, 3: 5, 1: 2}
 """Gates of a kind of layer -> values of the reserve for each number of its state: the gates, and states between."""
@@ -27,16 +27,16 @@ def recurrent(recorder: Recorder, gates: int, args: Sequence[Any], lower: Any) -
     """
     is_packed = isinstance(args[1], torch.Tensor) and args[1].dtype is torch.int64
     if is_packed:
-        x, _, states, weights, _, layers, rate, training, both, *_ = args
+        x, _, initial, weights, _, layers, rate, training, bidirectional, *_ = args
         batch_first = False
     else:
-        x, states, weights, _, layers, rate, training, both, batch_first = args
-    states = list(states) if isinstance(states, (list, tuple)) else [states]
+        x, initial, weights, _, layers, rate, training, bidirectional, batch_first = args
+    states: list[Any] = list(initial) if is_list(initial) else [initial]
     if lower is not None:
         flat = [weight.to(lower) for weight in weights]
         x, states, weights = x.to(lower), [state.to(lower) for state in states], flat
     with torch.autocast("cpu", enabled=False):
-        out, *ends = _function().apply(recorder, gates, layers, both, batch_first, bool(training and rate), x, *states, *weights)
+        out, *ends = _function().apply(recorder, gates, layers, bidirectional, batch_first, bool(training and rate), x, *states, *weights)
     return (out, *ends)
 
 
@@ -46,11 +46,13 @@ def _function() -> Any:
 
     class CudnnRecurrence(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, recorder: Recorder, gates: int, layers: int, both: bool, batch_first: bool, dropped: bool, x: Any, *operands: Any) -> Any:
+        def forward(
+            ctx: Any, recorder: Recorder, gates: int, layers: int, bidirectional: bool, batch_first: bool, dropped: bool, x: Any, *operands: Any
+        ) -> Any:
             number = 2 if gates == 4 else 1
             states, weights = operands[:number], operands[number:]
             hidden = weights[1].shape[0] // gates
-            directions = 2 if both else 1
+            directions = 2 if bidirectional else 1
             *rows, _ = x.shape
             steps = x.numel() // x.shape[-1]
             size = x.element_size()
@@ -58,8 +60,8 @@ def _function() -> Any:
             shape = (rows[1], rows[0]) if batch_first else tuple(rows)
             out = torch.empty(*shape, hidden * directions, dtype=x.dtype)
             ends = [torch.empty_like(state, dtype=x.dtype) for state in states]
-            kept = _KEPT[gates] * steps * hidden * directions * layers * size + (steps * hidden * directions * (layers - 1) * size if dropped else 0)
-            reserve = torch.empty(kept, dtype=torch.uint8)
+            reserved = _KEPT[gates] * steps * hidden * directions * layers * size + (steps * hidden * directions * (layers - 1) * size if dropped else 0)
+            reserve = torch.empty(reserved, dtype=torch.uint8)
             work = gates * steps * hidden * directions * size
             recorder.record.free(recorder.take(work, "workspace", "cuDNN", largest=2 * work, shrinks=False))
             del first

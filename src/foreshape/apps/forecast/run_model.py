@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from foreshape.apps.forecast.caching_allocator import SMALLEST, OutOfDeviceMemory
+from foreshape.apps.forecast.forecast_results import PeakTensor, StepPeak
 from foreshape.apps.forecast.recorder import Note, Record
-from foreshape.apps.forecast.results import PeakTensor, StepPeak
 from foreshape.apps.forecast.size_formulas import Sizes, formula
 
 _ALLOCATE: Final = -1
@@ -93,9 +93,10 @@ class SizedTemplate:
     def tensor_peak(self, sizes: Sequence[int]) -> int:
         """Return the most bytes of tensors in blocks of 512, beside those from before the step."""
         blocks = [-(-size // SMALLEST) * SMALLEST for size in sizes]
-        return max(accumulate(self._deltas(blocks)), default=0)
+        return max(accumulate(self.deltas(blocks)), default=0)
 
-    def _deltas(self, blocks: Sequence[int]) -> list[int]:
+    def deltas(self, blocks: Sequence[int]) -> list[int]:
+        """Return the change of the live bytes at each event, by the slots' bytes."""
         out: list[int] = []
         slot = 0
         for code in self.codes:
@@ -132,29 +133,29 @@ class RunModel:
         equal = next((n for n, size in enumerate(points) if size != points[0]), len(points))
         steady = steps[equal - 1]
         traced = list(zip(points[equal:], steps[equal:], strict=True))
-        others = [(size, step) for size, step in traced if _form(step.codes) == _form(steady.codes[: len(step.codes)])]
-        if others:  # its frees of the step before are by the steady step's own numbers
-            prefix = others[0][1].codes
+        sized = [(size, step) for size, step in traced if _form(step.codes) == _form(steady.codes[: len(step.codes)])]
+        if sized:  # its frees of the step before are by the steady step's own numbers
+            prefix = sized[0][1].codes
             steady = steady._replace(codes=[*prefix, *steady.codes[len(prefix) :]])
         elif equal == 2 and len(steps[0].sizes) != len(steady.sizes):
             raise UnsteadyError
-        self.differing = len(traced) - len(others)
-        """How many of the other sizes have other events than the first: their bytes are taken in proportion."""
-        self.points = [points[0], *(size for size, _ in others)]
-        columns = [(size, *(step.sizes[slot] if slot < len(step.sizes) else size for _, step in others)) for slot, size in enumerate(steady.sizes)]
-        largest = [(size, *(step.largest.get(slot, size) for _, step in others)) for slot, size in steady.largest.items()]
+        self.differing = len(traced) - len(sized)
+        """The number of other sizes with other events than the first: they take no part in the formulas."""
+        self.points = [points[0], *(size for size, _ in sized)]
+        columns = [(size, *(step.sizes[slot] if slot < len(step.sizes) else size for _, step in sized)) for slot, size in enumerate(steady.sizes)]
+        largest = [(size, *(step.largest.get(slot, size) for _, step in sized)) for slot, size in steady.largest.items()]
         self.steady = SizedTemplate(steady, self.points, columns, largest)
-        known = {(note, column[0]): column for note, column in zip(steady.notes, columns, strict=True)}
+        columns_by_note = {(note, column[0]): column for note, column in zip(steady.notes, columns, strict=True)}
         by_size = {column[0]: column for column in columns}
-        self.first = [self._early(step, known, by_size) for step in steps[: equal if others else equal - 1]]
+        self.first = [self._early(step, columns_by_note, by_size) for step in steps[: equal if sized else equal - 1]]
 
-    def _early(self, step: StepTemplate, known: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
+    def _early(self, step: StepTemplate, columns_by_note: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
         """Return an early step by the formulas of the steady one; what it alone makes, as states, does not depend on the sizes."""
         width = len(self.points)
 
         def column(note: Note, size: int) -> tuple[int, ...]:
             constant = (size,) * width
-            return known.get((note, size)) or (constant if note.kind in ("optimizer", "gradient", "workspace") else by_size.get(size, constant))
+            return columns_by_note.get((note, size)) or (constant if note.kind in ("optimizer", "gradient", "workspace") else by_size.get(size, constant))
 
         columns = [column(note, size) for note, size in zip(step.notes, step.sizes, strict=True)]
         return SizedTemplate(step, self.points, columns, [by_size.get(size, (size,) * width) for size in step.largest.values()])
@@ -221,11 +222,11 @@ class RunModel:
         persistent = list(alive.values())
         if number > 0:
             persistent += self._states()
-        total, most, peak = 0, -1, 0
-        deltas = template._deltas(sizes)
+        highest, peak = -1, 0
+        deltas = template.deltas(sizes)
         for place, value in enumerate(accumulate(deltas)):
-            if value > most:
-                most, peak = value, place
+            if value > highest:
+                highest, peak = value, place
         live: dict[int, tuple[Note, int]] = {}
         slot = 0
         for code in template.codes[: peak + 1]:
@@ -234,7 +235,6 @@ class RunModel:
                 slot += 1
             elif code < _CARRIED:
                 live.pop(code, None)
-        del total
         joined: dict[tuple[str, str, str], list[tuple[Note, int]]] = {}
         for note, size in [*persistent, *live.values()]:
             name = note.name if note.kind not in ("optimizer",) else "state"

@@ -15,7 +15,7 @@ _POWERS: Final = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2))
 """Terms: powers of the batch size and of the length."""
 
 
-class Formula(NamedTuple):
+class SizeFormula(NamedTuple):
     """A sum of products of a factor, a power of the batch size, and a power of the length rounded up to a multiple.
 
     Attributes:
@@ -50,7 +50,7 @@ def formula(points: Sequence[Sizes], values: Sequence[int]) -> Callable[[int, in
     At least one size must be left over as a check for the sum of as many terms as there are sizes less one; without a formula it is the nearest size.
     """
     if len(set(values)) == 1:
-        return Formula(((values[0], 0, 0),))
+        return SizeFormula(((values[0], 0, 0),))
     powers = [power for power in _POWERS if len({batch ** power[0] * length ** power[1] for batch, length in points}) > 1 or power == (0, 0)]
     for number in range(1, len(points)):
         for multiple in _MULTIPLES if number <= 2 else (1,):
@@ -58,7 +58,7 @@ def formula(points: Sequence[Sizes], values: Sequence[int]) -> Callable[[int, in
             for chosen in combinations(powers, number):
                 factors = _solved([[batch**rows * length**columns for rows, columns in chosen] for batch, length in padded], values)
                 if factors is not None:
-                    return Formula(tuple((factor, *power) for factor, power in zip(factors, chosen, strict=True)), multiple)
+                    return SizeFormula(tuple((factor, *power) for factor, power in zip(factors, chosen, strict=True)), multiple)
     return NearestSize(tuple(zip(points, values, strict=True)))
 
 
@@ -76,7 +76,7 @@ def _solved(rows: list[list[int]], values: Sequence[int]) -> list[Fraction | int
         for n, row in enumerate(table):
             if n != column and row[column]:
                 factor = row[column]
-                table[n] = [cell - factor * other for cell, other in zip(row, table[column], strict=True)]
+                table[n] = [cell - factor * reference for cell, reference in zip(row, table[column], strict=True)]
     if any(row[-1] for row in table[width:]):
         return None
     factors = [row[-1] for row in table[:width]]

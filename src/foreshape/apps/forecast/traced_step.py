@@ -11,7 +11,7 @@ import copy
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast
@@ -21,13 +21,13 @@ from foreshape.apps.forecast.optimizers import build_optimizer
 from foreshape.apps.forecast.parallel import ParallelSettings
 from foreshape.apps.forecast.recorder import Record, Recorder, user_line
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.interop.torch.untyped_torch import pytree, torch
+from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 
 _FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode
 
 
 class Settings(NamedTuple):
-    """What a training loop does, as `foreshape.forecast` takes it."""
+    """A training loop, as `foreshape.forecast` takes it."""
 
     module: Any
     example: Callable[[int, int | None], Any]
@@ -44,22 +44,14 @@ class Settings(NamedTuple):
     parallel: ParallelSettings | None
 
 
-class Trace(NamedTuple):
-    """The record of some steps; ``workspaces`` tells which kernels with unknown ones ran, on a card."""
-
-    record: Record
-    workspaces: Workspaces | None
-
-
-def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: int | None = None) -> Trace:
+def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: int | None = None) -> Record:
     """Return the record of a step for each of these batch sizes and lengths; only so many first ones are updates, which do not depend on the sizes.
 
     Raises:
         MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
         SchemaError: the example has no tensors.
     """
-    workspaces = Workspaces(settings.card) if settings.card is not None else None
-    recorder = Recorder(workspaces)
+    recorder = Recorder(Workspaces(settings.card) if settings.card is not None else None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
@@ -83,7 +75,7 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
             raise
         except Exception as error:  # torch's own and the user's, of many classes
             raise _refused(error, recorder) from error
-    return Trace(recorder.record, workspaces)
+    return recorder.record
 
 
 def _refused(error: Exception, recorder: Recorder) -> MemoryPlanError:
@@ -119,24 +111,24 @@ class _TracedRun:
         recorder.is_on = False
         self.module = self._module()
         recorder.is_on = True
-        named = dict(self.module.named_parameters())
+        parameters = dict(self.module.named_parameters())
         parallel = settings.parallel
         if parallel is not None and parallel.kind == "fsdp":
             modules = dict(self.module.named_modules())
             self.units = GatheredUnits(recorder, self.module, parallel, {name: modules[name] for name in parallel.units or block_names(self.module)})
-            named = self.units.shards
-        for name, parameter in named.items():
+            parameters = self.units.shards
+        for name, parameter in parameters.items():
             recorder.count(parameter, "parameter", name)
         for name, buffer in self.module.named_buffers():
             recorder.count(buffer, "buffer", name)
         _checkpoint(self.module, settings.checkpointing)
-        self.parameters = {name: p for name, p in named.items() if p.requires_grad}
+        self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
         if parallel is not None and parallel.kind == "ddp" and settings.optimizer is not None:
             self.buckets = GradientBuckets(recorder, self.parameters, parallel)
         recorder.phase = "optimizer"
         if settings.optimizer is not None:
             is_sparse = any(getattr(part, "sparse", False) for part in self.module.modules())
-            self.optimizer = build_optimizer(settings.optimizer, self._original, named, together=settings.card is not None and not is_sparse)
+            self.optimizer = build_optimizer(settings.optimizer, self._original, parameters, together=settings.card is not None and not is_sparse)
         if settings.precision == "amp-fp16" and settings.card is not None and settings.optimizer is not None:
             for name in ("scale", "growth_tracker"):
                 recorder.take(4, "optimizer", name)
@@ -145,21 +137,21 @@ class _TracedRun:
         original = self.settings.module
         self._original = None
         if not isinstance(original, torch.nn.Module):
-            before = torch.get_default_dtype()
+            default = torch.get_default_dtype()
             if self.dtype is not None:
                 torch.set_default_dtype(self.dtype)
             try:
                 module = original()
             finally:
-                torch.set_default_dtype(before)
+                torch.set_default_dtype(default)
             if not isinstance(module, torch.nn.Module):
                 raise SchemaError.must("module", "an nn.Module or a function that returns one", type(module).__name__)
             return module
         self._original = original
         memo: dict[int, Any] = {}
         storages: dict[int, Any] = {}
-        held = [*original.parameters(), *original.buffers()]
-        for tensor in held:
+        tensors = [*original.parameters(), *original.buffers()]
+        for tensor in tensors:
             memo[id(tensor)] = self._empty(tensor, storages)
         return copy.deepcopy(original, memo)
 
@@ -207,7 +199,7 @@ class _TracedRun:
         placed = pytree().tree_unflatten([self._placed(value) for value in values], form)
         if self.settings.loss is None:
             self.inputs = placed
-        elif isinstance(placed, (tuple, list)) and len(placed) == 2:
+        elif is_list(placed) and len(placed) == 2:
             self.inputs, self.target = placed
         else:
             raise SchemaError.must("example", "a pair of inputs and a target, for the loss", type(loaded).__name__)
@@ -243,8 +235,8 @@ class _TracedRun:
         if self.settings.zero_grad == "before_backward":
             self.optimizer.zero_grad()
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad or loss.numel() != 1:
-            seen = f"a tensor of {list(loss.shape)} without a gradient" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise MemoryPlanError(f"the loss must be one number that depends on a parameter; seen {seen}")
+            description = f"a tensor of {list(loss.shape)} without a gradient" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise MemoryPlanError(f"the loss must be one number that depends on a parameter; seen {description}")
         is_scaled = self.settings.precision == "amp-fp16" and self.settings.card is not None
         self.recorder.phase = "activation"
         scaled = loss * 1.0 if is_scaled else loss
@@ -281,12 +273,9 @@ def _called(module: Any, inputs: Any) -> Any:
 
 def loss_of(outputs: Any) -> Any:
     """Return a module's own loss: its one number, ``.loss``, ``["loss"]``, or the sum of the means of its floating results."""
-    if isinstance(outputs, Mapping):
-        own = outputs.get("loss")
-    else:
-        own = getattr(outputs, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own
+    loss: Any = cast("Mapping[str, Any]", outputs).get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
     tensors = [value for value in pytree().tree_leaves(outputs) if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad]
     if not tensors:
         raise MemoryPlanError("no result of the module depends on a parameter")
@@ -321,8 +310,9 @@ def block_names(module: Any) -> list[str]:
     lists: list[str] = []
     out: list[str] = []
     for name, part in module.named_modules():
-        is_list = isinstance(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len({type(block) for block in part.children()}) == 1
-        if is_list and not any(name.startswith(path) for path in lists) and any(True for block in part.children() for _ in block.children()):
+        children: list[Any] = list(part.children())
+        is_row = is_of(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len({id(type(block)) for block in children}) == 1
+        if is_row and not any(name.startswith(path) for path in lists) and any(True for block in children for _ in block.children()):
             lists.append(f"{name}.")
             out += [f"{name}.{key}" for key, _ in part.named_children()]
     return out

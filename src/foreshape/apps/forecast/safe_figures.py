@@ -12,7 +12,7 @@ from foreshape.apps.forecast.run_model import RunModel
 SAFETY: Final = 1.05
 """In a synthetic check with unbiased errors of 3 %, 4 % of runs died that were limited to 1.05 times the forecast, and 51 % at 1.00."""
 _MOST_SAFETY: Final = 1.10
-"""Where workspaces are unknown: beyond it convolutions take smaller ones."""
+"""The margin for unknown workspaces: beyond it convolutions take smaller ones."""
 _MOST: Final = 1 << 24
 
 
