@@ -1,6 +1,6 @@
 """A simulator of torch's caching allocator for CUDA: bytes asked for go in, bytes allocated and reserved come out. It needs no torch.
 
-The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: rounding to 512 bytes, a small and a large pool,
+The rules stand in ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.h``: rounding to 512 bytes, a small and a large pool,
 segments from the device, best fit, splitting, merging, streams, and the release of idle segments before an error. Addresses of segments increase
 here; a driver's need not, so equal blocks of different segments may be taken in another order (modelled).
 """
@@ -39,7 +39,7 @@ class AllocatorConfig(NamedTuple):
     """The settings of an allocator, as ``PYTORCH_CUDA_ALLOC_CONF`` and ``set_per_process_memory_fraction`` set them.
 
     Attributes:
-        capacity: the bytes that it may reserve; None: any number.
+        capacity: the bytes it may reserve; None: any number.
         by_fraction: the capacity is a memory fraction, and not the end of the device.
         expandable: ``expandable_segments``.
         max_split: ``max_split_size_mb`` in bytes.
@@ -61,7 +61,7 @@ class AllocatorConfig(NamedTuple):
         """Return the settings of a text as ``PYTORCH_CUDA_ALLOC_CONF`` has it: ``"expandable_segments:True,max_split_size_mb:128"``.
 
         Raises:
-            SchemaError: a setting that is unknown, or not simulated.
+            SchemaError: an unknown setting, or one not simulated.
         """
         config = cls()
         for part in filter(None, text.replace(" ", "").split(",")):
@@ -138,7 +138,7 @@ class DeviceBlock:
         """False: address space of an expandable segment without memory."""
         self.requested = 0
         self.readers: set[int] | None = None
-        """Other streams that may still read it."""
+        """Other streams, perhaps still reading it."""
         self.lookup = 0
         """The number of look-ups in its kind of pool when it became idle."""
 
@@ -174,11 +174,11 @@ class CachingAllocator:
     """The allocator of one process on one device.
 
     Attributes:
-        allocated, requested, active, reserved: bytes of now; ``active`` has also blocks that wait for other streams.
+        allocated, requested, active, reserved: bytes of now; ``active`` has also blocks waiting for other streams.
         allocated_peak, requested_peak, active_peak, reserved_peak: the most since `reset_peaks`.
         retries: how often all idle segments were released for a request.
         failures: how often a request was refused.
-        mallocs: requests to the device that it has met.
+        mallocs: requests met by the device.
         version: grows whenever the memory taken from the device changes.
     """
 
@@ -240,7 +240,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: DeviceBlock | None) -> None:
-        """Give a block back. It is idle at once, or when the other streams that read it are done."""
+        """Give a block back. It is idle at once, or when the other streams reading it are done."""
         if block is None:
             return
         block.used = False
@@ -251,7 +251,7 @@ class CachingAllocator:
             self._settle(block)
 
     def record_stream(self, block: DeviceBlock | None, stream: int) -> None:
-        """Note that another stream reads a block, as ``Tensor.record_stream`` does."""
+        """Note a block's reading by another stream, as ``Tensor.record_stream`` does."""
         if block is not None and stream != block.pool.stream:
             block.readers = {*(block.readers or ()), stream}
 
@@ -377,7 +377,7 @@ class CachingAllocator:
         self._reserve(block.segment, -block.size)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Release the smallest idle block of `max_split` or more that makes room alone, else the largest until there is room."""
+        """Release the smallest idle block of `max_split` or more with room enough alone, else the largest until there is room."""
         need = max(size, self._max_split)
         place = bisect_left(pool.order, need << _SHIFT)
         if place < len(pool.order):
@@ -425,7 +425,7 @@ class CachingAllocator:
         return self.config.large_segment if pool.large else SMALL_SEGMENT
 
     def _map(self, hole: DeviceBlock, size: int) -> DeviceBlock | None:
-        """Return the idle block that ends with so many bytes of unmapped space, now mapped."""
+        """Return the idle block ending with so many bytes of unmapped space, now mapped."""
         page = self._page(hole.pool)
         size = -(-size // page) * page
         if self.config.capacity is not None and self.reserved + size > self.config.capacity:
@@ -443,7 +443,7 @@ class CachingAllocator:
         return hole
 
     def _unmap(self, block: DeviceBlock) -> None:
-        """Release the pages that lie within an idle block."""
+        """Release the pages within an idle block."""
         pool, page, base = block.pool, self._page(block.pool), block.segment.address
         first = base + -(-(block.address - base) // page) * page
         end = base + (block.address + block.size - base) // page * page
@@ -471,7 +471,7 @@ def rounded(size: int, divisions: int) -> int:
 
 
 def _cut(block: DeviceBlock, size: int) -> DeviceBlock:
-    """Return what lies behind the first bytes of a block, which keeps these."""
+    """Return the remainder behind the first bytes of a block."""
     remainder = DeviceBlock(block.pool, block.segment, block.address + size, block.size - size)
     remainder.previous, remainder.next = block, block.next
     if remainder.next is not None:

@@ -1,4 +1,4 @@
-"""Cards with an NVIDIA GPU: the bytes that a process of torch can take of each, and the figures that depend on its generation."""
+"""Cards with an NVIDIA GPU: the bytes of each for a process of torch, and the figures of its generation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Card(NamedTuple):
 
     @property
     def available(self) -> int:
-        """Return the bytes that are left for the allocator where nothing else runs on the card."""
+        """Return the bytes left for the allocator where nothing else runs on the card."""
         return self.total - self.context
 
     @property

@@ -1,4 +1,4 @@
-"""The choices that torch makes on CUDA, imitated on tensors of the processor: attention's kernels, dropout, norms, autocast's lists, recurrent layers.
+"""Torch's choices on CUDA, imitated on tensors of the processor: attention's kernels, dropout, norms, autocast's lists, recurrent layers.
 
 The sources are ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (attention), ``ATen/autocast_mode.h`` (the lists), and ``ATen/native/Dropout.cpp``.
 Casts to the lower precision, and the cache of weights cast, are torch's own for the processor: they are the same.
@@ -34,12 +34,12 @@ _SOFTMAX: Final = {"softmax": "_softmax", "log_softmax": "_log_softmax"}
 _CHECKS: Final = frozenset(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"))
 """Functions of torch written in Python ask these first whether a mode is there."""
 _COMPOSED: Final = ("torch.nn.functional", "torch.autograd")
-"""Modules with functions that call others, which are to be seen too."""
+"""Modules with functions calling others, to be followed too."""
 _RECURRENT: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 class CudaChoices(_FUNCTION_MODE):  # pyright: ignore[reportUntypedBaseClass]
-    """Within it, functions of torch compute by the operators that they have on CUDA."""
+    """Within it, functions of torch compute by their operators on CUDA."""
 
     def __init__(self, card: Card, recorder: Recorder) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
@@ -70,7 +70,7 @@ class CudaChoices(_FUNCTION_MODE):  # pyright: ignore[reportUntypedBaseClass]
             return body(*args, **kwargs)
 
     def body(self, func: Any) -> Any:
-        """Return a function of torch written in Python without its first lines, which would ask this mode again; others as they are."""
+        """Return a function of torch written in Python without its first lines, a question to this mode again; others as they are."""
         if type(func) is not FunctionType:
             return func
         body = self._bodies.get(func)
@@ -138,7 +138,7 @@ def _attention(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def attention_kernel(card: Card, query: Any, key: Any, value: Any, mask: Any, grouped: bool) -> str:
-    """Return "cudnn", "flash", "efficient" or "math": the first that torch may use and that takes these operands (``sdp_utils.cpp``; modelled)."""
+    """Return "cudnn", "flash", "efficient" or "math": the first allowed kernel for these operands (``sdp_utils.cpp``; modelled)."""
     on = torch.backends.cuda
     if query.dim() != 4:
         return "math"
@@ -241,10 +241,10 @@ def cuda_autocast() -> Generator[None]:
 
 
 class Workspaces:
-    """The bytes that kernels of CUDA take beside operands and results.
+    """The bytes of CUDA's kernels beside operands and results.
 
-    Workspaces of cuBLAS stay: one for the thread of the forward pass, and one for autograd's. Others are given back by the kernel. Those of attention's
-    gradients are read in its sources; those of cuDNN nobody knows beforehand: none to two copies of a convolution's operands (unknown).
+    Workspaces of cuBLAS stay: one for the thread of the forward pass, and one for autograd's. Others are given back by the kernel. Attention's
+    gradients' ones are read in its sources; cuDNN's nobody knows beforehand: none to two copies of a convolution's operands (unknown).
     """
 
     def __init__(self, card: Card) -> None:
@@ -269,7 +269,7 @@ _PRODUCTS: Final = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "d
 
 
 def _convolution_bytes(name: str, args: Sequence[Any]) -> tuple[int, int]:
-    """Return the bytes of a convolution's workspace, expected and at most: the copies with channels innermost that tensor cores read."""
+    """Return the bytes of a convolution's workspace, expected and at most: the copies with channels innermost for tensor cores."""
     x, w = (args[1], args[2]) if name == "convolution_backward" else (args[0], args[1])
     values = x.numel() * x.element_size()
     if name == "convolution_backward":

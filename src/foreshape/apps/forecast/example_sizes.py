@@ -1,4 +1,4 @@
-"""Examples at other sizes, and the sizes at which a step is traced."""
+"""Examples at other sizes, and the sizes of the traced steps."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ class StepPeak(NamedTuple):
 
 
 class PeakTensor(NamedTuple):
-    """Tensors that live at the peak, made by one line.
+    """Tensors alive at the peak, made by one line.
 
     Attributes:
         bytes: of all of them together.
         number: of tensors.
         kind: "parameter", "gradient", "optimizer", "input", "activation", "backward", "workspace" or "buffer".
-        name: the operator that made it, or the parameter's name.
+        name: its operator, or the parameter's name.
         line: the user's line as ``file.py:12``; empty where torch's own code alone was met.
         shape: of the largest one.
     """
@@ -51,7 +51,7 @@ class PeakTensor(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A change that helps: its words, and the reserved bytes with it, expected and safe."""
+    """A helpful change: its words, and the reserved bytes with it, expected and safe."""
 
     change: str
     reserved: int
@@ -77,24 +77,24 @@ class Largest(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """The memory that eager torch is expected to take for a run.
+    """The expected memory of eager torch for a run.
 
     Attributes:
-        allocated: the expected peak of ``torch.cuda.max_memory_allocated`` in bytes. Bytes of tensors are certain where the operators are those of CUDA.
+        allocated: the expected peak of ``torch.cuda.max_memory_allocated`` in bytes. Bytes of tensors are certain where the operators are CUDA's.
         reserved: the expected peak of ``torch.cuda.max_memory_reserved`` (modelled: segments).
         safe: reserved bytes with a margin: a run limited to them must not die.
-        range: the least and the greatest reserved bytes; they differ by workspaces of cuDNN that nobody knows beforehand.
+        range: the least and the greatest reserved bytes; they differ by cuDNN's workspaces, unknown beforehand.
         outside: bytes outside of the allocator: the context, loaded kernels, NCCL (modelled).
         steps: the peaks of each batch, in the order of the run.
         peak_step: the number of the batch with the greatest reserved peak, and of equal ones with the greatest allocated peak.
         peak_tensors: the largest tensors alive at the peak of the allocated bytes, by the user's line.
         card: the card.
-        available: the bytes that the allocator may reserve: of the card, or the ``limit``.
+        available: the bytes allowed to the allocator: of the card, or the ``limit``.
         fits: the safe figure is within ``available``.
-        dies_at: the number of the first batch that is expected to die; None: none. Replayed with the limit, so segments released on the way count.
-        largest: the largest batch and token budget that fit; None where the example has one size alone.
-        advice: what would help, those that save most first.
-        notes: what is modelled or unknown in this forecast.
+        dies_at: the number of the first batch expected to die; None: none. Replayed with the limit, so segments released on the way count.
+        largest: the largest fitting batch and token budget; None where the example has one size alone.
+        advice: helpful changes, the greatest saving first.
+        notes: the modelled and the unknown in this forecast.
     """
 
     allocated: int

@@ -18,6 +18,7 @@ from foreshape.apps.forecast.safe_figures import SAFETY, largest_batch, safe_byt
 from foreshape.apps.forecast.size_formulas import Sizes
 from foreshape.compiler.memory import bytes_of
 from foreshape.errors import ForeshapeError, SchemaError
+from foreshape.interop.torch.untyped_torch import is_list
 
 if TYPE_CHECKING:
     import torch
@@ -49,13 +50,13 @@ def forecast(
     allocator: str = "",
     advice: bool = True,
 ) -> Forecast:
-    """Return the memory that eager torch is expected to take on a GPU, without one.
+    """Return the expected memory of eager torch on a GPU, without one.
 
-    The module is run on tensors without numbers, forward, backward and update, with the choices that torch makes on CUDA. Each tensor's bytes go through a
+    The module is run on tensors without numbers, forward, backward and update, with torch's choices on CUDA. Each tensor's bytes go through a
     simulator of CUDA's caching allocator. Nothing of the module is changed, and no memory is taken for its tensors.
 
     Args:
-        module: the network in its mode, on any device ("meta" too), or a function that makes it; then it takes no memory.
+        module: the network in its mode, on any device ("meta" too), or a function returning it; then it takes no memory.
         example: a batch as the data loader gives it, or a function from a batch size and a length to one. The length is None where ``lengths`` is.
             A batch is a tensor, a tuple of the module's arguments, or a dict of them; with a ``loss`` it is a pair of such a batch and the target. Of tensors
             instead of a function, the first axis is the batch and all axes as long as the first tensor's second one are the length.
@@ -74,15 +75,15 @@ def forecast(
         keep_outputs: the loop's names for outputs and loss live on into the next step, as in a script without functions.
         ddp: DistributedDataParallel: True, or ``bucket_cap_mb`` and ``gradient_as_bucket_view``.
         fsdp: FSDP2: the number of ranks, or ``ranks``, ``units`` (names of modules), ``reshard`` and ``reduce_dtype``.
-        limit: bytes that the allocator may reserve, as ``set_per_process_memory_fraction`` sets them; by default the card's free ones.
+        limit: bytes allowed to the allocator, as ``set_per_process_memory_fraction`` sets them; by default the card's free ones.
         allocator: as ``PYTORCH_CUDA_ALLOC_CONF`` is written.
-        advice: also forecast what would help where the run does not fit.
+        advice: also forecast helpful changes where the run does not fit.
 
     Returns:
-        The `Forecast`. Figures of a GPU that none has shown are "modelled", as its notes say.
+        The `Forecast`. Figures not shown by a GPU are "modelled", as its notes say.
 
     Raises:
-        SchemaError: an unknown card, precision or optimizer; an example without tensors; lengths that are none, or below 1.
+        SchemaError: an unknown card, precision or optimizer; an example without tensors; no lengths, or some below 1.
         MemoryPlanError: the module cannot run on tensors without numbers; the message has the user's line.
     """
     from foreshape.apps.forecast import traced_step
@@ -135,7 +136,7 @@ def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes]
         return [(rows, 0)] * 3, factory, is_resizable
     sizes: list[Sizes] = []
     for number, value in enumerate(lengths):
-        pair: Any = value if isinstance(value, (tuple, list)) else (rows, value)
+        pair: Any = value if is_list(value) else (rows, value)
         if len(pair) != 2 or any(not hasattr(part, "__index__") or isinstance(part, bool) for part in pair):
             raise SchemaError.must(
                 f"lengths[{number}]",
@@ -210,7 +211,7 @@ class _Forecaster:
         return Largest(batch, lengths[-1], min([batch * lengths[-1], *budgets]))
 
     def advice(self, model: RunModel, batch: int, length: int) -> list[Advice]:
-        """Return what would help the batch that dies or has the peak, those that save most first."""
+        """Return changes for the batch at the peak or the first to die, the greatest saving first."""
         settings, sizes = self.settings, [(batch, length)] * 2
         base = model.run(sizes, self.memory()).reserved
         out: list[Advice] = []
@@ -246,7 +247,7 @@ class _Forecaster:
         return sorted(out, key=lambda advice: advice.reserved)
 
     def notes(self, model: RunModel) -> list[str]:
-        """Return what is modelled or unknown."""
+        """Return the modelled and the unknown."""
         out: list[str] = []
         if self.settings.card is None:
             return ["bytes of tensors on the processor; memory that kernels take for themselves is left out"]

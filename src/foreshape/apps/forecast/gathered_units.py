@@ -1,4 +1,4 @@
-"""FSDP2 on one rank: shards that stay, and units of full parameters gathered around their forward and backward passes (modelled).
+"""FSDP2 on one rank: lasting shards, and units of full parameters gathered around their forward and backward passes (modelled).
 
 A unit is gathered into a buffer and copied from it to full parameters; the buffer is held until the next unit is gathered. Gradients of a unit are copied
 into the input of a reduce-scatter, held until the next one. In the backward pass the unit before is gathered ahead.
@@ -18,7 +18,7 @@ class GatheredUnits:
     """The units of a traced module.
 
     Attributes:
-        shards: the parameters that the optimizer updates, by their names.
+        shards: the optimizer's parameters, by their names.
     """
 
     def __init__(self, recorder: Recorder, module: Any, settings: ParallelSettings, units: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class GatheredUnits:
         self.slots[key] = None
 
     def end_backward(self) -> None:
-        """Reduce what is left, and give back the buffers."""
+        """Reduce the remainder, and give back the buffers."""
         for unit in self._units:
             unit.reduce()
         self.drop("buffer")
@@ -126,7 +126,7 @@ class _Unit:
             self.reduce()
 
     def reduce(self) -> None:
-        """Reduce the gradients to those of the shards, and give the full ones back."""
+        """Reduce the gradients to the shards' own, and give the full ones back."""
         grads = {name: p for name, p in self.parameters.items() if p.grad is not None}
         if grads:
             self.units.hold("reduced", sum(p.grad.numel() * p.grad.element_size() for p in grads.values()), "reduce-scatter")

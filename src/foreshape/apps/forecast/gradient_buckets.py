@@ -10,7 +10,7 @@ from foreshape.apps.forecast.recorder import Recorder
 from foreshape.interop.torch.untyped_torch import torch
 
 _FIRST: Final = 1 << 20
-"""Bytes of the first bucket, so that the messages begin early."""
+"""Bytes of the first bucket, for an early beginning of the messages."""
 _BROADCAST: Final = 250 << 20
 """Bytes of parameters copied together when they are sent to all ranks, before the first step."""
 
@@ -31,7 +31,7 @@ class GradientBuckets:
             parameter.register_post_accumulate_grad_hook(self._arrive)
 
     def before_forward(self) -> None:
-        """Build the buckets anew in the order in which the gradients came, once: the old ones are dropped before."""
+        """Build the buckets anew in the gradients' order of arrival, once: the old ones are dropped before."""
         if self._arrived and not self._is_rebuilt:
             self._is_rebuilt = True
             self._views = {}

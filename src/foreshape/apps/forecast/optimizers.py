@@ -1,4 +1,4 @@
-"""The optimizer of a traced step: torch's own, over parameters without numbers, in the form that it takes on CUDA."""
+"""The optimizer of a traced step: torch's own, over parameters without numbers, in its form on CUDA."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _class_by_name(name: str) -> Callable[[Any], Any]:
     if name in _EIGHT_BIT:
         return _eight_bit()
     cls: Any = getattr(torch.optim, name, None)
-    classes: dict[str, Any] = dict(vars(torch.optim))
-    names: list[str] = [n for n in classes if is_of(getattr(classes[n], "step", None), FunctionType) and n != "Optimizer"]
+    classes: dict[str, Any] = {str(n): getattr(torch.optim, n) for n in dir(torch.optim)}
+    names = [n for n in classes if is_of(getattr(classes[n], "step", None), FunctionType) and n != "Optimizer"]
     if name not in names:
         matches = [n for n in names if n.lower() == name.lower()]
         if not matches:
@@ -99,5 +99,5 @@ def optimizer_name(optimizer: Any) -> str:
 
 
 def fused(name: str) -> Callable[[Any], Any]:
-    """Return a function from parameters to the optimizer that updates them in one kernel."""
+    """Return a function from parameters to the optimizer with one kernel for all."""
     return lambda parameters: getattr(torch.optim, name)(parameters, lr=1e-3, fused=True)

@@ -1,4 +1,4 @@
-"""Many GPUs: what DistributedDataParallel and FSDP2 hold beside the module, on one rank."""
+"""Many GPUs: the holdings of DistributedDataParallel and FSDP2 beside the module, on one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ParallelSettings(NamedTuple):
 
     Attributes:
         kind: "ddp" or "fsdp".
-        bucket_bytes: of DDP's buckets but the first, which has 1 MiB.
+        bucket_bytes: of DDP's buckets but the first one of 1 MiB.
         gradients_are_views: ``gradient_as_bucket_view``.
         ranks: of FSDP: each holds this part of parameters, gradients and states.
         units: names of modules gathered each at a time; empty: the blocks in lists of equal ones.

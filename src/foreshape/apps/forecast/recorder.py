@@ -1,10 +1,10 @@
-"""The record of a traced run: each storage from its operator on until nobody holds it, and the user's line that made it."""
+"""The record of a traced run: each storage from its operator on until nobody holds it, and the user's line behind it."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
-import sys
 import weakref
 from array import array
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -36,8 +36,8 @@ class Record:
     Attributes:
         events: slots in their order.
         sizes: slot -> bytes asked for.
-        largest: slot -> the most bytes that it may ask for, where nobody knows them beforehand.
-        shrinking: slots of workspaces that are left out where they do not fit.
+        largest: slot -> the most bytes it may ask for, where nobody knows them beforehand.
+        shrinking: slots of workspaces left out where they do not fit.
         notes: slot -> its note.
         marks: the number of events before each step, and after the last.
     """
@@ -72,8 +72,8 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
 
     Attributes:
         record: the events.
-        phase: "parameter", "input", "activation", "backward" or "optimizer": the kind of what is made now.
-        line: the user's line behind the operator that ran last, with its name.
+        phase: "parameter", "input", "activation", "backward" or "optimizer": the kind of the next tensors.
+        line: the user's line behind the last operator.
     """
 
     def __init__(self, scratch: Callable[[Recorder, str, Sequence[Any], Any], None] | None = None) -> None:
@@ -86,7 +86,7 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         self._slots: dict[int, tuple[Any, int | None]] = {}
         self._lines: dict[int, str] = {}
         self._sum: tuple[int, Note, int, int] | None = None
-        """The key, the note, the bytes and the first operand's slot of a sum of gradients that may be written in place."""
+        """The key, the note, the bytes and the first operand's slot of a sum of gradients, perhaps written in place."""
 
     # --- storages
 
@@ -152,7 +152,7 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
     # --- bytes without a tensor
 
     def take(self, size: int, kind: str, name: str, *, largest: int = 0, shrinks: bool = False) -> int:
-        """Return the slot of bytes that no tensor stands for; ``largest``: the most that they may be."""
+        """Return the slot of bytes without a tensor; ``largest``: the most they may be."""
         slot = self.record.allocate(size, Note(kind, name, self.line, ()))
         if largest > size:
             self.record.largest[slot] = largest
@@ -213,7 +213,7 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         return True
 
     def _line(self, node: Any) -> str:
-        """Return the user's line of the operator that runs; of a gradient the line of its operator in the forward pass."""
+        """Return the user's line of the running operator; of a gradient the line of its operator in the forward pass."""
         if node is not None:
             forward_line = self._lines.get(node._sequence_nr())
             if forward_line is not None:
@@ -244,7 +244,7 @@ def user_line(frame: Any = None, line: int = 0) -> str:
     """Return the innermost line outside of torch and this package as ``file.py:12``, or the line of a frame if it is outside; empty where there is none."""
     if frame is not None:
         return f"{os.path.basename(frame.f_code.co_filename)}:{line}" if _is_users(frame.f_code.co_filename) else ""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    frame = inspect.currentframe()
     while frame is not None:
         if _is_users(frame.f_code.co_filename):
             return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -20,7 +20,7 @@ def recurrent(recorder: Recorder, gates: int, args: Sequence[Any], lower: Any) -
     """Return the result of ``torch.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``: of rows of texts or of packed ones.
 
     Args:
-        recorder: takes the bytes that no tensor stands for.
+        recorder: takes the bytes without a tensor.
         gates: 4, 3 or 1.
         args: of torch's function, by place.
         lower: autocast's element type, where it is on: then the weights are cast, one after the other into a flat copy.

@@ -18,15 +18,15 @@ _CARRIED: Final = 1 << 40
 _SETUP: Final = 1 << 41
 """From here on: slots made before the step before."""
 _MANY: Final = 400
-"""From so many batches on, those far below the greatest are not replayed."""
+"""From so many batches on, batches far below the greatest are not replayed."""
 _SMALL: Final = 0.6
-"""The share of the greatest bytes of tensors up to which a batch is far below: it then fits into what is reserved already (modelled)."""
+"""The share of the greatest bytes of tensors up to which a batch is far below: it then fits into the reserved bytes (modelled)."""
 LOW, EXPECTED, HIGH = range(3)
 """Unknown workspaces: none, the expected bytes, the most."""
 
 
 class StepTemplate(NamedTuple):
-    """The events of a step: `_ALLOCATE`, or the slot that is freed, numbered within the step, in the one before or in the setup."""
+    """The events of a step: `_ALLOCATE`, or the freed slot, numbered within the step, in the one before or in the setup."""
 
     codes: Sequence[int]
     sizes: Sequence[int]
@@ -36,7 +36,7 @@ class StepTemplate(NamedTuple):
 
 
 def templates(record: Record) -> list[StepTemplate]:
-    """Return what was made before the first step, and the steps."""
+    """Return the templates of the setup and of each step."""
     bounds = [0, *record.marks]
     first_slots = [0]
     for end in bounds[1:]:
@@ -91,7 +91,7 @@ class SizedTemplate:
         return out
 
     def tensor_peak(self, sizes: Sequence[int]) -> int:
-        """Return the most bytes of tensors in blocks of 512, beside those from before the step."""
+        """Return the most bytes of tensors in blocks of 512, beside the older ones."""
         blocks = [-(-size // SMALLEST) * SMALLEST for size in sizes]
         return max(accumulate(self.deltas(blocks)), default=0)
 
@@ -109,7 +109,7 @@ class SizedTemplate:
 
 
 class RunResult(NamedTuple):
-    """The peaks of each batch, the number of the one that died, how often idle segments were released, and the greatest bytes."""
+    """The peaks of each batch, the number of the dead one, how often idle segments were released, and the greatest bytes."""
 
     steps: list[StepPeak]
     died: int | None
@@ -121,7 +121,7 @@ class RunResult(NamedTuple):
 
 
 class RunModel:
-    """The templates of a run: what is made before, the first step, the second, and all later ones.
+    """The templates of a run: the setup, the first step, the second, and all later ones.
 
     Args:
         record: of steps at one size, then one step at each other size.
@@ -150,7 +150,7 @@ class RunModel:
         self.first = [self._early(step, columns_by_note, by_size) for step in steps[: equal if sized else equal - 1]]
 
     def _early(self, step: StepTemplate, columns_by_note: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
-        """Return an early step by the formulas of the steady one; what it alone makes, as states, does not depend on the sizes."""
+        """Return an early step by the formulas of the steady one; its own tensors, as states, do not depend on the sizes."""
         width = len(self.points)
 
         def column(note: Note, size: int) -> tuple[int, ...]:
@@ -211,7 +211,7 @@ class RunModel:
         )
 
     def peak_tensors(self, number: int, batch: int, length: int) -> list[PeakTensor]:
-        """Return the tensors alive where those of a step have the most bytes, joined by kind, operator and line; the largest first."""
+        """Return the tensors alive at a step's most bytes, joined by kind, operator and line; the largest first."""
         template, sizes = self.template(number), self.template(number).sizes(batch, length)
         alive: dict[tuple[int, int], tuple[Note, int]] = {
             (0, slot): (note, size) for slot, (note, size) in enumerate(zip(self.setup.notes, self.setup.sizes, strict=True))
@@ -246,7 +246,7 @@ class RunModel:
         return sorted(out, key=lambda tensor: -tensor.bytes)
 
     def _states(self) -> list[tuple[Note, int]]:
-        """Return what the first step leaves behind for all later ones: the optimizer's states, workspaces that stay."""
+        """Return the remainders of the first step for all later ones: the optimizer's states, lasting workspaces."""
         if not self.first:
             return []
         step = self.first[0]

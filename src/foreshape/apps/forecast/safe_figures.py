@@ -10,14 +10,14 @@ from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.run_model import RunModel
 
 SAFETY: Final = 1.05
-"""In a synthetic check with unbiased errors of 3 %, 4 % of runs died that were limited to 1.05 times the forecast, and 51 % at 1.00."""
+"""In a synthetic check with unbiased errors of 3 %, 4 % of runs died under a limit of 1.05 times the forecast, and 51 % at 1.00."""
 _MOST_SAFETY: Final = 1.10
 """The margin for unknown workspaces: beyond it convolutions take smaller ones."""
 _MOST: Final = 1 << 24
 
 
 def safe_bytes(reserved: int, high: int, card: Card) -> int:
-    """Return the bytes with which a run must not die: a margin of 5 %, of up to 10 % where workspaces may be greater; whole segments' steps."""
+    """Return the bytes for a run to survive: a margin of 5 %, of up to 10 % where workspaces may be greater; whole segments' steps."""
     if card.name == "cpu":
         return int(reserved * SAFETY)
     size = max(reserved * SAFETY, min(high, reserved * _MOST_SAFETY))

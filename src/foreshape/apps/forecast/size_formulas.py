@@ -33,7 +33,7 @@ class SizeFormula(NamedTuple):
 
 
 class NearestSize(NamedTuple):
-    """Bytes where no formula holds: those of the traced size nearest in batch times length, in proportion (modelled)."""
+    """Bytes where no formula holds: the ones of the traced size nearest in batch times length, in proportion (modelled)."""
 
     points: tuple[tuple[Sizes, int], ...]
 
@@ -63,7 +63,7 @@ def formula(points: Sequence[Sizes], values: Sequence[int]) -> Callable[[int, in
 
 
 def _solved(rows: list[list[int]], values: Sequence[int]) -> list[Fraction | int] | None:
-    """Return the factors with which every row's sum is its value; None where there are none, or more than one choice."""
+    """Return the factors for every row's sum to be its value; None where there are none, or more than one choice."""
     width = len(rows[0])
     table = [[*map(Fraction, row), Fraction(value)] for row, value in zip(rows, values, strict=True)]
     for column in range(width):

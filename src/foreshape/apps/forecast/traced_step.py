@@ -45,7 +45,7 @@ class Settings(NamedTuple):
 
 
 def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: int | None = None) -> Record:
-    """Return the record of a step for each of these batch sizes and lengths; only so many first ones are updates, which do not depend on the sizes.
+    """Return the record of a step for each of these batch sizes and lengths; only so many first ones are updates, for these do not depend on the sizes.
 
     Raises:
         MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
@@ -156,7 +156,7 @@ class _TracedRun:
         return copy.deepcopy(original, memo)
 
     def _empty(self, tensor: Any, storages: dict[int, Any]) -> Any:
-        """Return the like of a tensor without numbers, on the processor; what shares a storage shares one again."""
+        """Return the like of a tensor without numbers, on the processor; tensors of one storage share one again."""
         dtype = self.dtype if self.dtype is not None and tensor.is_floating_point() else tensor.dtype
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -311,7 +311,7 @@ def block_names(module: Any) -> list[str]:
     out: list[str] = []
     for name, part in module.named_modules():
         children: list[Any] = list(part.children())
-        is_row = is_of(part, (torch.nn.ModuleList, torch.nn.Sequential)) and len({id(type(block)) for block in children}) == 1
+        is_row = is_of(part, (torch.nn.ModuleList, torch.nn.Sequential)) and all(type(block) is type(children[0]) for block in children)
         if is_row and not any(name.startswith(path) for path in lists) and any(True for block in children for _ in block.children()):
             lists.append(f"{name}.")
             out += [f"{name}.{key}" for key, _ in part.named_children()]
