@@ -15,6 +15,7 @@ from typing import Any, Final
 from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.recorder import Recorder
 from foreshape.apps.forecast.recurrent_layers import recurrent
+from foreshape.core.values.torch_private import private
 from foreshape.interop.torch.untyped_torch import pytree, torch
 
 _FUNCTION_MODE: Final[Any] = importlib.import_module("torch.overrides").TorchFunctionMode
@@ -30,7 +31,7 @@ _FP32: Final = frozenset(
 """Computed in fp32 under autocast on CUDA."""
 _FP32_RESULT: Final = frozenset(["prod", "cumprod", "cumsum", "sum", "norm"])
 """Get ``dtype=torch.float32`` under autocast on CUDA: no operand is copied."""
-_SOFTMAX: Final = {"softmax": "_softmax", "log_softmax": "_log_softmax"}
+_SOFTMAX: Final[Mapping[str, Callable[[], Any]]] = {"softmax": lambda: private.softmax, "log_softmax": lambda: private.log_softmax}
 _CHECKS: Final = frozenset(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"))
 """Functions of torch written in Python ask these first whether a mode is there."""
 _COMPOSED: Final = ("torch.nn.functional", "torch.autograd")
@@ -118,22 +119,21 @@ def _attention(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     query, key, value, mask, rate, causal, scale, grouped = _arguments(names, (None, None, None, None, 0.0, False, None, False), args, kwargs)
     query, key, value, mask = _lower(query, key, value, mask)
-    aten = torch.ops.aten
     with torch.autocast("cpu", enabled=False):
         if mask is not None and mask.dtype is torch.bool:
             mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
         kind = attention_kernel(mode.card, query, key, value, mask, grouped)
         if kind == "math":
-            return aten._scaled_dot_product_attention_math(query, key, value, mask, rate, causal, None, scale=scale, enable_gqa=grouped)[0]
+            return private.composed_attention(query, key, value, mask, rate, causal, None, scale=scale, enable_gqa=grouped)[0]
         if kind == "flash":
-            return aten._scaled_dot_product_flash_attention(query, key, value, rate, causal, scale=scale)[0]
+            return private.flash_attention(query, key, value, rate, causal, scale=scale)[0]
         if mask is not None:
             mask = _padded(mask, 16 if query.element_size() == 2 else 4).expand(*query.shape[:2], query.shape[2], key.shape[2])
         if grouped and key.shape[1] != query.shape[1]:  # the rule of shapes takes equal heads; the copies are not made on the card
             mode.recorder.is_on = False
             key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
             mode.recorder.is_on = True
-        kernel = getattr(aten, f"_scaled_dot_product_{kind}_attention")
+        kernel = private.cudnn_attention if kind == "cudnn" else private.efficient_attention
         return kernel(query, key, value, mask, query.requires_grad or key.requires_grad, rate, causal, scale=scale)[0]
 
 
@@ -161,7 +161,7 @@ def _padded(mask: Any, multiple: int) -> Any:
     return torch.nn.functional.pad(mask, (0, surplus))[..., : mask.shape[-1]] if surplus else mask
 
 
-def _softmax(name: str) -> Callable[..., Any]:
+def _softmax(kernel: Callable[[], Any]) -> Callable[..., Any]:
     def rule(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not torch.is_autocast_enabled("cpu") or not _is_half(args[0] if args else kwargs.get("input")):
             return NotImplemented
@@ -171,8 +171,8 @@ def _softmax(name: str) -> Callable[..., Any]:
             return NotImplemented
         with torch.autocast("cpu", enabled=False):
             if x.dtype is torch.float16:  # one kernel reads halves and writes fp32
-                return getattr(torch.ops.aten, _SOFTMAX[name])(x, dim, True)
-            return getattr(torch.ops.aten, _SOFTMAX[name])(x.float(), dim, False)
+                return kernel()(x, dim, True)
+            return kernel()(x.float(), dim, False)
 
     return rule
 
@@ -188,7 +188,7 @@ def _cross_entropy(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, 
             with torch.autocast("cpu", enabled=False):
                 return mode.body(torch.nn.functional.cross_entropy)(x.float(), *values[1:])
         axis = 0 if x.dim() == 1 else 1
-        scores = torch.ops.aten._log_softmax(x, axis, True)
+        scores = private.log_softmax(x, axis, True)
         return torch.nn.functional.nll_loss(scores, target, weight, None, ignored, None, reduction)
 
 
@@ -196,7 +196,7 @@ def _rms_norm(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any])
     x, shape, weight, epsilon = _arguments(("input", "normalized_shape", "weight", "eps"), (None, None, None, None), args, kwargs)
     if weight is not None and weight.dtype is not x.dtype:
         return NotImplemented  # mixed types are composed of operators
-    return torch.ops.aten._fused_rms_norm(x, list(shape), weight, epsilon)[0]
+    return private.fused_rms_norm(x, list(shape), weight, epsilon)[0]
 
 
 def _recurrent(gates: int) -> Callable[..., Any]:
@@ -216,7 +216,7 @@ _RULES: Final[dict[str, Callable[..., Any]]] = {
     "scaled_dot_product_attention": _attention,
     "cross_entropy": _cross_entropy,
     "rms_norm": _rms_norm,
-    **{name: _softmax(name) for name in _SOFTMAX},
+    **{name: _softmax(kernel) for name, kernel in _SOFTMAX.items()},
     **{name: _recurrent(gates) for name, gates in _RECURRENT.items()},
 }
 

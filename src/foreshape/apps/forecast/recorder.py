@@ -6,11 +6,11 @@ import importlib
 import inspect
 import os
 import weakref
-from array import array
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from foreshape.apps.forecast.record import Note, Record
 from foreshape.core.values.torch_private import private
 from foreshape.interop.torch.node_sites import TORCH
 from foreshape.interop.torch.untyped_torch import is_list, torch
@@ -19,52 +19,6 @@ _MODE: Final[Any] = importlib.import_module("torch.utils._python_dispatch").Torc
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SUMS: Final = ("add.Tensor", "clone.default")
 """Operators that autograd's engine does without new memory where the first tensor is nobody else's (``input_buffer.cpp``); of fake ones it makes a new one."""
-
-
-class Note(NamedTuple):
-    """A tensor's kind, operator or name, the user's line and its shape."""
-
-    kind: str
-    name: str
-    line: str
-    shape: tuple[int, ...]
-
-
-class Record:
-    """The events of a run: a slot is allocated, or, as ``~slot``, freed.
-
-    Attributes:
-        events: slots in their order.
-        sizes: slot -> bytes asked for.
-        largest: slot -> the most bytes it may ask for, where nobody knows them beforehand.
-        shrinking: slots of workspaces left out where they do not fit.
-        notes: slot -> its note.
-        marks: the number of events before each step, and after the last.
-    """
-
-    def __init__(self) -> None:
-        self.events = array("q")
-        self.sizes: list[int] = []
-        self.largest: dict[int, int] = {}
-        self.shrinking: set[int] = set()
-        self.notes: list[Note] = []
-        self.marks: list[int] = []
-
-    def allocate(self, size: int, note: Note) -> int:
-        """Return the slot of so many bytes from now on."""
-        slot = len(self.sizes)
-        self.sizes.append(size)
-        self.notes.append(note)
-        self.events.append(slot)
-        return slot
-
-    def free(self, slot: int) -> None:
-        """Give a slot back."""
-        self.events.append(~slot)
-
-    def mark(self) -> None:
-        """Begin a step, or end the last."""
-        self.marks.append(len(self.events))
 
 
 class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.apps.forecast.caching_allocator import SMALLEST, OutOfDeviceMemory
 from foreshape.apps.forecast.forecast_results import PeakTensor, StepPeak
-from foreshape.apps.forecast.recorder import Note, Record
+from foreshape.apps.forecast.record import Note, Record
 from foreshape.apps.forecast.size_formulas import Sizes, formula
 
 _ALLOCATE: Final = -1

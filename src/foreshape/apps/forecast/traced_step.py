@@ -19,7 +19,8 @@ from foreshape.apps.forecast.gathered_units import GatheredUnits
 from foreshape.apps.forecast.gradient_buckets import GradientBuckets
 from foreshape.apps.forecast.optimizers import build_optimizer
 from foreshape.apps.forecast.parallel import ParallelSettings
-from foreshape.apps.forecast.recorder import Record, Recorder, user_line
+from foreshape.apps.forecast.record import Record
+from foreshape.apps.forecast.recorder import Recorder, user_line
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 

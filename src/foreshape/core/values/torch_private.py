@@ -89,6 +89,13 @@ NAMES = {
     # forecasts of memory
     "current_autograd_node": PrivateName("_C._current_autograd_node", "the user's line of a gradient in a forecast", "2.1"),
     "sequence_number": PrivateName("autograd._get_sequence_nr", "the user's line of a gradient in a forecast", "2.1"),
+    "flash_attention": PrivateName("ops.aten._scaled_dot_product_flash_attention.default", "attention on CUDA in a forecast", "2.1"),
+    "efficient_attention": PrivateName("ops.aten._scaled_dot_product_efficient_attention.default", "attention on CUDA in a forecast", "2.1"),
+    "cudnn_attention": PrivateName("ops.aten._scaled_dot_product_cudnn_attention.default", "attention on CUDA in a forecast", "2.5"),
+    "composed_attention": PrivateName("ops.aten._scaled_dot_product_attention_math.default", "attention on CUDA in a forecast", "2.5"),
+    "fused_rms_norm": PrivateName("ops.aten._fused_rms_norm.default", "RMSNorm on CUDA in a forecast", "2.9"),
+    "softmax": PrivateName("ops.aten._softmax.default", "softmax from halves to fp32 in a forecast", "1.11"),
+    "log_softmax": PrivateName("ops.aten._log_softmax.default", "log_softmax from halves to fp32 in a forecast", "1.11"),
     # networks as modules of torch
     "keeps_graph": PrivateName("_C._autograd._get_current_graph_task_keep_graph", "backward a second time", "2.3"),
     "saved_hooks": PrivateName("_C._autograd._top_saved_tensors_default_hooks", "hooks for what a gradient needs", "2.0", _no_hooks),
