@@ -212,6 +212,14 @@ def test_a_module_on_meta_and_one_by_a_function_have_the_same_figures() -> None:
     assert len(figures) == 1
 
 
+def test_layers_copied_within_a_function_are_counted_once() -> None:
+    def layers() -> nn.Module:
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 256, batch_first=True), 2, enable_nested_tensor=False)
+
+    x = torch.zeros(1, 2, 32)
+    assert fs.forecast(layers, x, optimizer="SGD").allocated == fs.forecast(layers(), x, optimizer="SGD").allocated
+
+
 # --- lengths
 
 

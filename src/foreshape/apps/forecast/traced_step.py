@@ -147,8 +147,9 @@ class _TracedRun:
                 torch.set_default_dtype(default)
             if not isinstance(module, torch.nn.Module):
                 raise SchemaError.must("module", "an nn.Module or a function that returns one", type(module).__name__)
-            return module
-        self._original = original
+            original = module  # copied too: views of parameters deep-copied without numbers do not share their storages
+        else:
+            self._original = original
         memo: dict[int, Any] = {}
         storages: dict[int, Any] = {}
         tensors = [*original.parameters(), *original.buffers()]
