@@ -108,7 +108,7 @@ def test_tensors_of_both_sides_do_not_mix_but_for_numbers() -> None:
 
 
 WORKLOADS = [
-    "W1", "W2", pytest.param("W3", marks=long), pytest.param("W4", marks=long), "W5", "W5b", pytest.param("W6", marks=long), "W8",
+    "W1", "W2", pytest.param("W3", marks=long), pytest.param("W4", marks=long), "W5", "W5b", pytest.param("W6", marks=long), pytest.param("W8", marks=long),
     pytest.param("W9", marks=long), "TOWERS", pytest.param("UNET", marks=long),
 ]  # fmt: skip
 
@@ -160,6 +160,7 @@ def test_a_training_waits_once_a_step_and_stops_before_a_wrong_update(precision:
         assert not changed
 
 
+@pytest.mark.long
 def test_a_language_model_writes_the_same_texts_there() -> None:
     folder = Path(__file__).parents[1] / "generation" / "data" / "llama"
     texts = json.loads((folder / "texts.json").read_text())

@@ -172,6 +172,7 @@ def test_recurrent_layers_are_one_operator_with_a_reserve() -> None:
 # --- changes of the loop
 
 
+@pytest.mark.long
 def test_checkpointing_accumulation_and_buckets_change_the_peak_as_they_should() -> None:
     shape = {"rows": 16, "length": 64}
     net = Texts(64, layers=4)
@@ -212,6 +213,7 @@ def test_a_module_on_meta_and_one_by_a_function_have_the_same_figures() -> None:
     assert len(figures) == 1
 
 
+@pytest.mark.long
 def test_layers_copied_within_a_function_are_counted_once() -> None:
     def layers() -> nn.Module:
         return nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 256, batch_first=True), 2, enable_nested_tensor=False)
