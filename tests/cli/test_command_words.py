@@ -30,6 +30,7 @@ def words_of(text: str) -> str:
     ("predict", "use: foreshape run FILE"),
     ("export", "use: foreshape convert FILE TO"),
     ("lint", "use: foreshape check FILE"),
+    ("oom", "use: foreshape preflight PACKAGE:FUNCTION --device CARD"),
     ("help", "use: foreshape --help"),
     ("chek", "did you mean 'check'?"),
     ("net.onnx", "a file follows a command, as in: foreshape show net.onnx"),

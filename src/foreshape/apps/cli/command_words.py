@@ -17,6 +17,7 @@ _ELSEWHERE: Final[dict[str, str]] = {
     **dict.fromkeys(("lint", "validate", "verify", "test", "errors", "infer-shape", "shapes"), "foreshape check FILE"),
     **dict.fromkeys(("html", "page", "draw", "plot", "visualize", "visualise", "graph", "netron", "explain"), "foreshape report FILE"),
     **dict.fromkeys(("memory", "mem", "size", "bytes", "peak", "batch-size", "largest-batch"), "foreshape plan FILE"),
+    **dict.fromkeys(("forecast", "fit-on", "fits", "oom", "vram", "gpu", "gpu-memory"), "foreshape preflight PACKAGE:FUNCTION --device CARD"),
     **dict.fromkeys(("cost", "ranks", "strategy", "parallel"), "foreshape plan FILE --ranks N"),
     **dict.fromkeys(("scale", "scaling"), "foreshape simulate FILE"),
     **dict.fromkeys(("measure", "device", "machine"), "foreshape calibrate"),

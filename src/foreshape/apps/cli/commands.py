@@ -36,6 +36,7 @@ from foreshape.apps.cli.arguments import (
 from foreshape.apps.cli.command_words import CommandGroup
 from foreshape.apps.cli.embed import embed
 from foreshape.apps.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
+from foreshape.apps.cli.preflight import preflight
 from foreshape.apps.cli.quantizing import quantize
 from foreshape.apps.cli.rank_commands import calibrate, simulate
 from foreshape.apps.cli.serve import serve
@@ -242,6 +243,7 @@ def plan(
         raise typer.Exit(1)
 
 
+app.command(short_help="Forecast whether the training of a module of torch fits on a GPU, without one.")(preflight)
 app.command(short_help="Measure this machine, so that plans can predict times.")(calibrate)
 app.command(short_help="Simulate the training of a program on many ranks.")(simulate)
 

@@ -12,6 +12,18 @@ def devices() -> list[str]:
     return list(DEVICES)
 
 
+def cards() -> list[str]:
+    """Return the names of cards with a GPU."""
+    from foreshape.apps.forecast.cards import CARDS
+
+    return list(CARDS)
+
+
+def precisions() -> list[str]:
+    """Return the precisions of a forecast."""
+    return ["fp32", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16"]
+
+
 def methods() -> list[str]:
     """Return the choices of ranges."""
     return list(METHODS)

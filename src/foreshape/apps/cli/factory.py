@@ -63,8 +63,8 @@ def _values(network: NetworkPlan, sizes: Mapping[str, Sequence[int | str]]) -> d
     return values
 
 
-def made_by(place: str) -> tuple[Any, Any]:
-    """Call a function of no arguments; return the network, or other result, and an example of the inputs, or None.
+def made_by(place: str, argument: str = "FILE") -> tuple[Any, Any]:
+    """Call a function of no arguments, named by an argument of the command; return the network, or other result, and an example of the inputs, or None.
 
     Raises:
         typer.BadParameter: there is no such module or function. SchemaError: its result cannot be planned.
@@ -77,7 +77,7 @@ def made_by(place: str) -> tuple[Any, Any]:
     except (ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name != module and not module.startswith(f"{error.name}."):
             raise
-        raise typer.BadParameter(f"{place!r}: {error}", param_hint="FILE") from error
+        raise typer.BadParameter(f"{place!r}: {error}", param_hint=argument) from error
     product = function()
     if product.__class__ is not tuple:
         return product, None
