@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 from foreshape.apps.training.callbacks.base import Callback, Run, Watch
 from foreshape.apps.training.callbacks.early_stopping import EarlyStopping
 from foreshape.apps.training.callbacks.logs import CSVLog, TensorBoard
+from foreshape.apps.training.callbacks.memory_preflight import Preflight
 from foreshape.apps.training.callbacks.moving_average import MovingAverage
 from foreshape.apps.training.callbacks.reduce_on_plateau import ReduceOnPlateau
 from foreshape.apps.training.callbacks.save_best import SaveBest
 from foreshape.apps.training.callbacks.timer import Timer
 from foreshape.core.hints import no_such_name
 
-__all__ = ["CSVLog", "Callback", "EarlyStopping", "MovingAverage", "ReduceOnPlateau", "Run", "SaveBest", "TensorBoard", "Timer", "Watch"]
+__all__ = ["CSVLog", "Callback", "EarlyStopping", "MovingAverage", "Preflight", "ReduceOnPlateau", "Run", "SaveBest", "TensorBoard", "Timer", "Watch"]
 
 _CALLED_ELSEWHERE = {
     "ModelCheckpoint": "callbacks.SaveBest(path, metric) for the best values; fs.train(..., checkpoint=folder) for a run that can go on",
