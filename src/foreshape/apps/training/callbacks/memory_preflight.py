@@ -135,9 +135,9 @@ class Preflight(ConstructorRepr):
         modes = {part: part.training for part in module.modules()}
         module.train()
         try:
-            whole = _as_argument(example) if is_argument else example
+            call = _as_argument(example) if is_argument else example
             arguments: dict[str, Any] = {"device": device, "lengths": lengths, **settings, **self.settings}
-            prediction = forecast(module, whole, **arguments)
+            prediction = forecast(module, call, **arguments)
         except MemoryPlanError as error:
             _warn(f"Preflight could not forecast this run, which goes on: {error}")
             return None

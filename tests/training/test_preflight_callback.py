@@ -117,7 +117,7 @@ def test_a_module_whose_step_cannot_be_forecast_is_trained_with_a_warning() -> N
             return super().forward(words) if words.sum() > 3 else {}
 
     callback = Preflight("24GiB")
-    with pytest.warns(fs.ForeshapeWarning, match=r"could not forecast this run, which goes on: .*test_preflight.py:\d+"):
+    with pytest.warns(fs.ForeshapeWarning, match=r"could not forecast this run, which goes on: .*test_preflight_callback.py:\d+"):
         assert callback.check(Branching(), loader()) is None
     if not torch.cuda.is_available():
         with pytest.raises(fs.SchemaError, match="there is no GPU here"):
