@@ -17,7 +17,7 @@ from foreshape.apps.training.callbacks.coming_batches import coming_batches
 Preflight = fs.callbacks.Preflight
 LENGTHS = [8, 30, 12, 500, 9, 14, 11, 10]
 DATA = [torch.ones(n, dtype=torch.long) for n in LENGTHS]
-LIMIT = {"limit": "110MiB"}
+LIMIT: dict[str, Any] = {"limit": "110MiB", "advice": False}
 """Enough for all but the longest: a card of this kind has workspaces of 64 MiB."""
 
 

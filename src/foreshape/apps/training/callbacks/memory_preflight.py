@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from foreshape.compiler.memory import byte_text
@@ -38,9 +38,9 @@ class Preflight(ConstructorRepr):
         settings: other arguments of `foreshape.forecast`. They go before those that the trainer has.
     """
 
-    def __init__(self, device: str | int | Card | None = None, *, example: Any = None, lengths: Iterable[Any] | None = None, **settings: Any) -> None:
+    def __init__(self, device: str | int | Card | None = None, *, example: Any = None, lengths: Sequence[Any] | None = None, **settings: Any) -> None:
         self.device, self.example, self.settings = device, example, settings
-        self.lengths = None if lengths is None else list(lengths)
+        self.lengths = lengths
         self.forecast: Forecast | None = None
         """The last forecast."""
 
