@@ -90,7 +90,7 @@ class Forecast:
         peak_tensors: the largest tensors alive at the peak of the allocated bytes, by the user's line.
         card: the card.
         available: the bytes allowed to the allocator: of the card, or the ``limit``.
-        fits: the safe figure is within ``available``.
+        fits: the safe figure is within ``available``; or a replay survives in ``available`` less the margin, as segments are released on the way.
         dies_at: the number of the first batch expected to die; None: none. Replayed with the limit, so segments released on the way count.
         largest: the largest fitting batch and token budget; None where the example has one size alone.
         advice: helpful changes, the greatest saving first.

@@ -177,7 +177,9 @@ class _Forecaster:
             died = model.run(self.batches, self.memory(self.available)).died
         peak = max(range(len(expected.steps)), key=lambda n: (expected.steps[n].reserved, expected.steps[n].allocated))
         first = next(n for n, step in enumerate(expected.steps) if step.allocated == expected.steps[expected.peak].allocated)
-        fits = died is None and safe <= self.available
+        fits = safe <= self.available
+        if not fits and died is None:  # segments that are released on the way may leave room
+            fits = model.run(self.batches, self.memory(int(self.available / SAFETY))).died is None
         return Forecast(
             allocated=expected.allocated,
             reserved=expected.reserved,
