@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from foreshape.core.values.conversion import is_masked, plain, to_tensor
+from foreshape.core.values.conversion import is_masked, on_device, plain, to_tensor
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import FeedError
@@ -162,7 +162,7 @@ class LoDTensor:
                 self._offsets = Offsets.of_lengths(*[to_tensor(level) for level in self._lengths])
         if device is None:
             return self._offsets.on_host
-        return self._offsets if self._offsets.last.device == device else self._offsets.on_host.to(device)
+        return self._offsets if self._offsets.last.device == device else _moved(self._offsets.on_host, device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
@@ -229,3 +229,8 @@ def _are_offsets(level: Any, below: int) -> str:
         return ""
     offsets = numbers if numbers[0] == 0 else [0, *numbers]
     return f": these are offsets, of LoDTensor.from_offsets(data, [{offsets if len(offsets) <= 12 else '...'}])"
+
+
+def _moved(offsets: Offsets, device: Any) -> Offsets:
+    """Return offsets of the host on a device, made once; what is asked as numbers of the host is answered without reading them back."""
+    return offsets.kept(("on", device), lambda: Offsets([on_device(level, device) for level in offsets.levels], offsets))

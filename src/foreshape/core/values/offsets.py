@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from foreshape.core.values.conversion import on_device
 from foreshape.core.values.torch_proxy import Tensor, torch
 
 T = TypeVar("T")
@@ -34,10 +33,6 @@ class Offsets:
     def of_lengths(*levels: Tensor) -> Offsets:
         """Return the offsets from the lengths of the sequences of each level."""
         return Offsets([_from_lengths(level) for level in levels])
-
-    def to(self, device: Any) -> Offsets:
-        """Return the same offsets on a device, made once; what is asked as numbers of the host is answered without reading them back."""
-        return self.kept(("on", device), lambda: Offsets([on_device(level, device) for level in self.levels], self.on_host))
 
     @property
     def on_host(self) -> Offsets:
