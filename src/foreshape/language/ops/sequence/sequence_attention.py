@@ -339,8 +339,9 @@ class SequenceAttention(Operator):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         _check_bias(Bias, offsets)
         if ragged_flash.fits(Q, self.heads, offsets, Bias):
-            straight = [_straight(x) for x in (d_out, Q, K, V, Out, LogSumExp)]
-            return *ragged_flash.backward(*straight, self.heads, offsets, self.causal, self._scale_of(Q)), None
+            d, q, k, v, out, sums = (_straight(x) for x in (d_out, Q, K, V, Out, LogSumExp))
+            d_q, d_k, d_v = ragged_flash.backward(d, q, k, v, out, sums, self.heads, offsets, self.causal, self._scale_of(Q))
+            return d_q, d_k, d_v, None
         plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         of_q, of_k = [_straight(x) for x in (d_out, Q, Out, LogSumExp)], [_straight(x) for x in (K, V)]
         d_q, d_k, d_v = (_new(x, x.shape[1], x.dtype, plan, o) for x, o in zip((Q, K, V), offsets, strict=False))
