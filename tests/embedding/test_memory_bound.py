@@ -81,7 +81,7 @@ def test_a_text_that_cannot_fit_is_refused_by_its_number(tmp_path: Path) -> None
     model.encode("ship")
     bound = model.bound
     assert bound is not None
-    bound.size = bound.held + 24 * MIB
+    bound.size = bound.embedder_bytes + 24 * MIB
     model.encode(["ship dawn"] * 300)
     with pytest.raises(TextMemoryError, match=r'text 301 has 6,002 words; they take about .* MiB, and memory=".*" leaves .* MiB beside the model'):
         list(model.encode_stream(["ship dawn"] * 300 + ["a " * 6000]))
@@ -96,7 +96,7 @@ def test_the_callers_values_do_not_count_unless_the_process_is_the_embedders(tmp
     model.encode("ship")
     bound = model.bound
     assert bound is not None
-    bound.size = bound.held + 40 * MIB
+    bound.size = bound.embedder_bytes + 40 * MIB
     arrays, other = np.ones(64 * MIB // 8), fs.Embedder(tmp_path, memory="4GiB", threads=1)
     assert other.encode(["ship dawn"] * 300).shape == (300, 16)
     assert model.encode(["ship dawn"] * 300).shape == (300, 16)

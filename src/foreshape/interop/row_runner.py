@@ -511,7 +511,7 @@ class _RowWorker(Worker):
                 execute_all(self._store.onednn, calls[key])
                 continue
             block: dict[int, Array] = {}
-            made: list[tuple[RowKernel, tuple[int, ...]]] = []
+            kernels: list[tuple[RowKernel, tuple[int, ...]]] = []
             prepared = part.number is not None and not begin  # the first block of each size: others start at many rows
             for step in part.steps:
                 operands = [self._operand(x, env, block, begin, rows) for x in step.operands]
@@ -532,11 +532,11 @@ class _RowWorker(Worker):
                 prepared = prepared and all(x is y for x, y in zip(contiguous, operands, strict=True))
                 kernel, addresses = step.compute.call(self, contiguous[0], out, *contiguous[1:])
                 kernel(self, *addresses)
-                made.append((kernel, addresses))
+                kernels.append((kernel, addresses))
                 if result not in part.leaves:
                     block[result] = out
             if prepared:
-                self.prepare(calls, key, made)
+                self.prepare(calls, key, kernels)
 
     def _operand(self, x: Any, env: dict[int, Array], block: dict[int, Array], begin: int, rows: int) -> Any:
         if isinstance(x, tuple):

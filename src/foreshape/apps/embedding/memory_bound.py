@@ -40,7 +40,7 @@ class MemoryBound:
 
     def __init__(self, size: int) -> None:
         self.size, self._is_alone = size, False
-        self.held = MODULES
+        self.embedder_bytes = MODULES
         """The bytes of the embedder between batches."""
         self.idle: list[Callable[[], object]] = []
         """Functions dropping kernels, plans and buffers; they are made again."""
@@ -64,7 +64,7 @@ class MemoryBound:
         before = resident()
         yield
         self._release()
-        self.held += max(resident() - before, 0)
+        self.embedder_bytes += max(resident() - before, 0)
 
     def has_room(self, nbytes: int) -> bool:
         """Return True if there is room for so many bytes, possibly after idle memory went back to the system."""
@@ -78,7 +78,7 @@ class MemoryBound:
         if self._is_alone:
             return False
         self._others = self._callers()
-        return self.held + nbytes + RESERVE <= self.size
+        return self.embedder_bytes + nbytes + RESERVE <= self.size
 
     def refusal(self, nbytes: int) -> str:
         """Return the words for so many bytes of a text without room."""
@@ -101,10 +101,10 @@ class MemoryBound:
     @property
     def _taken(self) -> int:
         """Return the bytes of the embedder after idle memory went back."""
-        return resident() - self._start if self._is_alone else self.held
+        return resident() - self._start if self._is_alone else self.embedder_bytes
 
     def _callers(self) -> int:
-        return max(resident() - self._start - self.held, 0)
+        return max(resident() - self._start - self.embedder_bytes, 0)
 
     def _give_back(self) -> None:
         for forget in self.pages:

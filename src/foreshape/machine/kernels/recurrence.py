@@ -181,8 +181,8 @@ class StepSchedule:
         if len(self.pieces) <= 1:
             return torch.cat((start[:first], state[: self.places - first]))
         if self._before is None:
-            made = torch.cat([torch.arange(s, s + w, device="cpu") for s, w in zip(self.starts, self.widths[1:], strict=False)])
-            self._before = on_device(made, self.order.device)
+            numbers = torch.cat([torch.arange(s, s + w, device="cpu") for s, w in zip(self.starts, self.widths[1:], strict=False)])
+            self._before = on_device(numbers, self.order.device)
         return torch.cat((start[:first], state.index_select(0, self._before)))
 
     # --- states, one for each sequence

@@ -7,6 +7,7 @@ of equal sizes, and all kernels of a network together have a bound in bytes (`Ke
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -313,9 +314,10 @@ class Worker:
         return self._scratch.nbytes + self._scores.nbytes + CALL_BYTES * sum(map(len, self.calls.values()))
 
 
-class RowComputation:
+class RowComputation(ABC):
     """A computation of blocks of rows by a kernel for each number of rows."""
 
+    @abstractmethod
     def call(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> tuple[RowKernel, tuple[int, ...]]:
         """Return the kernel, and the addresses of its operands.
 
@@ -325,7 +327,6 @@ class RowComputation:
             out: memory of the result.
             added: rows of its shape, where the computation adds some.
         """
-        raise NotImplementedError
 
     def __call__(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> None:
         """Compute, as for `call`."""
