@@ -120,6 +120,8 @@ def test_a_workload_trains_there_as_on_the_processor_with_as_many_launches(name:
     np.testing.assert_allclose(counted.losses, [on_the_processor(i) for i in range(3)], rtol=2e-5)
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     c = counted.counts
+    if name not in ("W4", "W5b"):  # the plan of a recurrence is a bound; that of sparse rows is of the processor's merging
+        assert 0.975 < counted.planned / c.peak < 1.02
     counts = {"launches": c.launches, "syncs": c.syncs, "copies in": c.copies_in, "waiting copies in": c.blocking, "copies out": c.copies_out}
     if update:
         GOLDEN.write_text(json.dumps(golden | {name: counts}, indent=1, sort_keys=True) + "\n")

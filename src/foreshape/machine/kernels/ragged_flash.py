@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.core.dims import Size, ceildiv
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import Tensor, torch
@@ -79,11 +78,6 @@ def backward(
     )
     d_q, d_k, d_v = (x.reshape(x.shape[1], -1) for x in gradients[:3])
     return d_q, d_k, d_v
-
-
-def forward_bytes(sequences: Size, longest: Size, heads: int) -> Size:
-    """Return the bytes of the kernel's logarithms for so many sequences."""
-    return 4 * heads * sequences * ceildiv(longest, _ROUNDED) * _ROUNDED
 
 
 def _in_heads(x: Tensor, heads: int) -> Tensor:
