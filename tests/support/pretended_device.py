@@ -21,6 +21,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,7 +105,57 @@ def _scored(q: Any, k: Any, begins: Any, key_begins: Any, mask: int, scale: floa
         yield rows, keys, scores
 
 
-ON_GPUS_ALONE: dict[str, Any] = {"_efficient_attention_forward": efficient_attention, "_efficient_attention_backward": efficient_attention_gradient}
+RESERVED = {1: 2, 3: 5, 4: 6}
+"""Gates of a recurrent layer -> the numbers that cuDNN is taken to keep for each number of its state."""
+
+
+def cudnn_rnn(
+    x: Any, weights: Any, stride: int, flat: Any, h0: Any, c0: Any, mode: int, hidden: int, projected: int, layers: int, batch_first: bool, dropout: float,
+    train: bool, both: bool, widths: Any, drawn: Any,
+) -> Any:  # fmt: skip
+    """Compute what cuDNN gives for a recurrent layer by PyTorch's own of the processor."""
+    assert stride == 4 and not projected and layers == 1 and not batch_first and not dropout and drawn is None and h0.is_contiguous()
+    out, ends = _layer(x, weights, h0, c0, mode, both, widths)
+    places = x.shape[0] if widths else x.shape[0] * x.shape[1]
+    gates = weights[0].shape[0] // hidden
+    reserve = torch.empty(RESERVED[gates] * places * out.shape[-1] * x.element_size() if train else 0, dtype=torch.uint8)
+    return out, ends[0], ends[1] if c0 is not None else torch.empty(0), reserve, torch.cat([w.flatten() for w in weights])
+
+
+def cudnn_rnn_gradient(
+    x: Any, weights: Any, stride: int, flat: Any, h0: Any, c0: Any, out: Any, d_out: Any, d_h: Any, d_c: Any, mode: int, hidden: int, projected: int,
+    layers: int, batch_first: bool, dropout: float, train: bool, both: bool, widths: Any, drawn: Any, reserve: Any, wanted: Any,
+) -> Any:  # fmt: skip
+    """Compute the gradients of `cudnn_rnn` by PyTorch's of the processor, in a thread whose calls are recorded."""
+    assert train and reserve.numel() and torch.equal(flat, torch.cat([w.flatten() for w in weights]))
+
+    def gradients() -> Any:
+        operands = [t.clone().requires_grad_() for t in (x, h0, *weights, *([] if c0 is None else [c0]))]
+        results, ends = _layer(operands[0], operands[2 : 2 + len(weights)], operands[1], None if c0 is None else operands[-1], mode, both, widths)
+        given = [(y, d) for y, d in zip((results, *ends), (d_out, d_h, d_c), strict=False) if d is not None]
+        return torch.autograd.grad([y for y, _ in given], operands, [d for _, d in given], allow_unused=True, materialize_grads=True)
+
+    with ThreadPoolExecutor(1) as threads:
+        d_x, d_h0, *rest = threads.submit(gradients).result()
+    of_weights = torch.cat([d.flatten() for d in rest[: len(weights)]]).split([w.numel() for w in weights])
+    return d_x, d_h0, torch.empty(0) if c0 is None else rest[-1], [d.view(w.shape) for d, w in zip(of_weights, weights, strict=True)]
+
+
+def _layer(x: Any, weights: Any, h0: Any, c0: Any, mode: int, both: bool, widths: Any) -> Any:
+    """Return the results of a layer and its last states, of packed rows or of ``[steps, sequences, features]``."""
+    function = (torch._VF.rnn_relu, torch._VF.rnn_tanh, torch._VF.lstm, torch._VF.gru)[mode]
+    initial = h0 if c0 is None else (h0, c0)
+    if widths:
+        out, *ends = function(x, torch.tensor(widths), initial, list(weights), True, 1, 0.0, True, both)
+    else:
+        out, *ends = function(x, initial, list(weights), True, 1, 0.0, True, both, False)
+    return out, ends
+
+
+ON_GPUS_ALONE: dict[str, Any] = {
+    "_efficient_attention_forward": efficient_attention, "_efficient_attention_backward": efficient_attention_gradient,
+    "_cudnn_rnn": cudnn_rnn, "_cudnn_rnn_backward": cudnn_rnn_gradient,
+}  # fmt: skip
 """Operators without a kernel for the processor, and what stands for them."""
 
 
@@ -471,6 +522,7 @@ def pretended() -> Generator[PretendedDevice]:
         mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
         mock.patch.object(torch.cuda, "synchronize", lambda _=None: device.synchronize()),
         mock.patch.object(torch.cuda, "current_stream", lambda _=None: device),
+        mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda x: x.is_cuda),
         mock.patch.object(torch, "Generator", PretendedGenerator),
         mock.patch.object(deferred_torch, "Generator", PretendedGenerator),
         mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: device.pin(tensor)),

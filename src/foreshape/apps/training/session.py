@@ -36,7 +36,6 @@ from foreshape.language.program.call_site import warn_user
 from foreshape.metrics import Metric
 from foreshape.optimizer.ownership import Owner
 from foreshape.runtime.engine import Executor, Scope
-from foreshape.runtime.engine.fetched import with_checks
 from foreshape.runtime.engine.finite import NotFinite
 from foreshape.runtime.engine.prepared_run import repeated
 from foreshape.transforms.passes.accumulate import COUNTER
@@ -62,10 +61,11 @@ class TrainingSession:
             self.fetch.append(rate.name)
         if not session.alone:
             self.fetch.append(session.local_loss)
-        self.fetch = list(dict.fromkeys([*self.fetch, *fetches_of(self.measured)]))
+        self.loss_scale = LossScale.of(self.program)
+        watched = [] if self.loss_scale is None else self.loss_scale.names
+        self.fetch = list(dict.fromkeys([*self.fetch, *fetches_of(self.measured), *watched]))
         self.step_of = of_step(self.program, self.fetch)
         """The ops behind the figures and updates; other ops ask nothing of the data."""
-        self.loss_scale = LossScale.of(self.program)
         self.evaluation: Validation | None = None
         self.facts: Facts | None = None
         """The facts that the run depends on, if there are checkpoints."""
@@ -326,7 +326,7 @@ class TrainingSession:
             for figure in self.measured:
                 figure.add(sums, results, share)
             if self.loss_scale is not None:
-                left_out, updates = self.loss_scale.after(self.scope)
+                left_out, updates = self.loss_scale.after(results)
                 add_mean(sums, LEFT_OUT, left_out, updates if session.ranks.first else 0)
             if rate is not None:
                 self.last_rate = _number(results[rate])
@@ -434,12 +434,16 @@ class LossScale:
         """Look at the scale before the first step."""
         self._last = float(scope.tensor(self._scale).item())
 
-    def after(self, scope: Scope) -> tuple[int, int]:
-        """Return the number of updates left out and of updates due in the last step: none within a group of batches."""
-        if self._counter is not None and int(scope.tensor(self._counter).item()):
+    @property
+    def names(self) -> list[str]:
+        """Return the names that a step fetches for it."""
+        return [self._scale, self._good, *([] if self._counter is None else [self._counter])]
+
+    def after(self, results: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the number of updates left out and of updates due in the last step: none within a group of batches. ``results``: what it fetched."""
+        if self._counter is not None and int(results[self._counter].item()):
             return 0, 0
-        numbers = with_checks([scope.tensor(self._scale), scope.tensor(self._good)], [])
-        scale, good = float(numbers[0].item()), int(numbers[1].item())
+        scale, good = float(results[self._scale].item()), int(results[self._good].item())
         left_out = int(good == 0 and scale <= self._last)
         self._last = scale
         self.updates += 1

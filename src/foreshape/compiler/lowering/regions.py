@@ -11,6 +11,7 @@ from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Region,
 from foreshape.compiler.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
 from foreshape.compiler.lowering.rounds import RoundMemory, may_grow, truth
 from foreshape.core.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+from foreshape.core.values.late_checks import late_checks
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ExecutionError
 from foreshape.language.infer.loop_state import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
@@ -299,7 +300,10 @@ def is_rows(low: Lowering, gradient: str) -> bool:
 
 
 def _holds(op: Op, conditions: Sequence[Tensor], scalar: bool) -> bool:
-    return truth(op.type, names_in(op, "Cond")[0], conditions[0]) if scalar else all(c.numel() > 0 for c in conditions)
+    if not scalar:
+        return all(c.numel() > 0 for c in conditions)
+    read = next((there for source, there in late_checks.copies if source is conditions[0]), conditions[0])  # of a device, with other numbers just before
+    return truth(op.type, names_in(op, "Cond")[0], read)
 
 
 def _lower_conditional(low: Lowering, op: Op) -> None:

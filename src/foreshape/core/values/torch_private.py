@@ -130,6 +130,8 @@ NAMES = {
     "log_softmax_gradient": PrivateName("ops.aten._log_softmax_backward_data.default", "log_softmax_grad", "1.11", _log_softmax_gradient),
     "attention": PrivateName("ops.aten._scaled_dot_product_flash_attention_for_cpu.default", "attention on the CPU", "2.3"),
     "attention_gradient": PrivateName("ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention's gradient on the CPU", "2.3"),
+    "cudnn_rnn": PrivateName("ops.aten._cudnn_rnn.default", "recurrent layers by cuDNN", "1.10"),
+    "cudnn_rnn_gradient": PrivateName("ops.aten._cudnn_rnn_backward.default", "the gradient of recurrent layers by cuDNN", "1.10"),
     "varied_attention": PrivateName("ops.aten._efficient_attention_forward.default", "attention of sequences of several lengths on a GPU", "2.2"),
     "varied_attention_gradient": PrivateName("ops.aten._efficient_attention_backward.default", "the gradient of that attention", "2.2"),
     "bag_sums": PrivateName("ops.aten._embedding_bag_forward_only.default", "sums over segments without what a gradient needs", "1.9", _bag_sums),

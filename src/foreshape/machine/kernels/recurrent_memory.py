@@ -19,8 +19,10 @@ from foreshape.core.data_class import data_class
 from foreshape.core.dims import Size, maximum
 from foreshape.core.spec import FP32, DType
 from foreshape.machine.kernels import lstm_memory, onednn, products
+from foreshape.machine.kernels.cudnn_recurrence import RESERVED
 from foreshape.machine.kernels.lstm_memory import EXTRA, CallMemory, LstmMemory
 from foreshape.machine.kernels.lstm_pieces import PieceCutter
+from foreshape.machine.targets import Feature, current_target
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 """The columns of a form's weights, in hidden sizes."""
@@ -132,6 +134,8 @@ class Layers:
     @property
     def kept(self) -> Size:
         """Return the bytes kept until the gradient."""
+        if current_target().has(Feature.CUDNN):
+            return self._kept_by_cudnn
         total = self._tables
         for layer in range(self.layers):
             if self.whole:
@@ -147,6 +151,8 @@ class Layers:
 
     def forward(self, train: bool) -> Size:
         """Return the workspace of the kernel; ``train``: a gradient will be computed."""
+        if current_target().has(Feature.CUDNN):
+            return self._forward_by_cudnn(train)
         last = self.layers - 1
         columns = self._columns(last)
         if train and self.whole:
@@ -183,8 +189,12 @@ class Layers:
         """Return the bytes of a unit's two weights and two biases."""
         return GATES[self.mode] * self.hidden * (self._columns(layer) + self.hidden + 2) * self._item
 
-    def backward(self, wanted: bool) -> Size:
-        """Return the workspace of the gradient besides kept values and results. ``wanted``: the gradient of the rows is one of the results."""
+    def backward(self, wanted: bool, of_rows: bool = True) -> Size:
+        """Return the workspace of the gradient besides kept values and results. ``wanted``: the gradient of the rows is one of the results; ``of_rows``: it
+        comes from one of the resulting rows.
+        """
+        if current_target().has(Feature.CUDNN):
+            return self._backward_by_cudnn(wanted, of_rows)
         last = self.layers - 1
         columns, h, item = self._columns(last), self.hidden, self._item
         weights = sum((self._weights(k) * self.directions for k in range(self.layers)), start=0 * self.rows)
@@ -210,3 +220,47 @@ class Layers:
             peak = maximum(peak, first - freed, late - freed)
             freed = freed + (LEFT[self.mode] - self.straight) * h * item * self.rows * self.directions
         return peak + states + (self._packed if self.mode.startswith("RNN") else 0)
+
+    # --- by cuDNN, less the scratch memory within its calls
+
+    def _in_rows(self, columns: Size) -> Size:
+        return self.rows * columns * self._item
+
+    def _in_places(self, columns: Size) -> Size:
+        """Return the bytes of a copy of rows at their places."""
+        return 0 if self.full else self._in_rows(columns)
+
+    @property
+    def _kept_by_cudnn(self) -> Size:
+        """Return cuDNN's reserves, the states at the places, the weights in one tensor, and the rows between layers."""
+        reserves = self._in_rows(RESERVED[GATES[self.mode]] * self._width * self.layers)
+        states = self._in_places(self._width * self.layers) + self._states * self.directions * self.layers
+        between = (self.layers - 1) * (self._in_rows(self._width) * (2 if self.full and self.dropout else 1) + self.rows * self._width * self.dropout)
+        return self._tables + reserves + states + between + self._all_weights
+
+    @property
+    def _all_weights(self) -> Size:
+        return sum((self._weights(k) * self.directions for k in range(self.layers)), start=0 * self.rows)
+
+    def _forward_by_cudnn(self, train: bool) -> Size:
+        last = self.layers - 1
+        columns = self._columns(last)
+        workspace = self._in_places(columns) + self._states * self.directions * (self.layers + 2)
+        if train:
+            return workspace
+        return workspace + self._weights(last) * self.directions + self._in_places(self._width) + (self._in_rows(columns) if last else 0)
+
+    def _backward_by_cudnn(self, wanted: bool, of_rows: bool) -> Size:
+        """Return the most bytes at a layer, or of all gradients of weights: cuDNN gives those of a layer in one tensor, and each gets one of its own."""
+        weights, reserve = self._all_weights, self._in_rows(RESERVED[GATES[self.mode]] * self._width)
+        result = self._in_rows(self.features) if wanted else 0
+        peak: Size = 0
+        made: Size = -weights
+        for layer in range(self.layers - 1, -1, -1):
+            columns = self._columns(layer)
+            made = made + self._weights(layer) * self.directions
+            is_last = layer == self.layers - 1
+            of_result = (0 if is_last else self._in_rows(self._width)) + (self._in_places(self._width) if of_rows or not is_last else 0)
+            stage = of_result + 2 * self._in_places(columns) + self._in_rows(columns) - result + made
+            peak = maximum(peak, stage - (self.layers - 1 - layer) * reserve)
+        return maximum(peak, weights - self.layers * reserve) + 4 * self._states * self.directions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from foreshape.core.data_class import data_class, field
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError
-from foreshape.machine.kernels import gru_steps, lstm_pieces, lstm_steps
+from foreshape.machine.kernels import cudnn_recurrence, gru_steps, lstm_pieces, lstm_steps
 from foreshape.machine.kernels.products import linear, mm
 from foreshape.machine.kernels.recurrence import StepGrouping, StepSchedule
 
@@ -51,9 +51,10 @@ class Unit:
 
 @data_class()
 class SavedLayers:
-    """The values for the gradient of the whole: its units, and the masks of dropout between layers."""
+    """The values for the gradient of the whole: its units (cuDNN's calls of whole layers on a GPU), and the masks of dropout between layers."""
 
     units: list[Unit] = field(default_factory=list[Unit])
+    calls: list[cudnn_recurrence.SavedCall] = field(default_factory=list[cudnn_recurrence.SavedCall])
     masks: list[Any] = field(default_factory=list[Any])
 
 
@@ -121,6 +122,16 @@ class RecurrentNet:
                 mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1.0 - self.dropout, generator=generator)
                 kept.masks.append(mask)
                 x = self._dropped(x, mask)
+            if cudnn_recurrence.available(x):
+                y, h, c, call = self._layer(layer, x, weights, h0, c0, schedules, train)
+                last_h += h.unbind(0)
+                if cell and c is not None:
+                    last_c += c.unbind(0)
+                if train:
+                    kept.calls.append(call)
+                x = y
+                del call
+                continue
             sides: list[Tensor] = []
             for direction in range(self.directions):
                 unit = layer * self.directions + direction
@@ -161,6 +172,11 @@ class RecurrentNet:
         starts_c: list[Any] = [None] * self.units
         d_x: Tensor | None = d_out
         for layer in range(self.layers - 1, -1, -1):
+            if kept.calls:
+                d_x = self._layer_gradient(layer, kept.calls[layer], x, weights, d_x, d_h, d_c, pairs, starts_h, starts_c)
+                if layer and self.dropout > 0.0:
+                    d_x = self._dropped(d_x, kept.masks[layer - 1])
+                continue
             sides: Any = [None] * self.directions if d_x is None else d_x.chunk(self.directions, 1)
             d_x = None
             for direction in range(self.directions):
@@ -180,6 +196,37 @@ class RecurrentNet:
 
     def _dropped(self, x: Tensor, mask: Tensor) -> Tensor:
         return x * mask if self.dropout >= 1.0 else (x * mask).mul_(1.0 / (1.0 - self.dropout))
+
+    # --- one layer, by cuDNN
+
+    def _of_layer(self, layer: int) -> slice:
+        return slice(layer * self.directions, (layer + 1) * self.directions)
+
+    def _layer(
+        self, layer: int, x: Tensor, weights: Sequence[Weights], h0: Tensor | None, c0: Tensor | None, schedules: Schedules, train: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, cudnn_recurrence.SavedCall]:
+        units = self._of_layer(layer)
+        schedule = None if schedules.full is not None else schedules(False, None)
+        steps, count = (0, schedule.count) if schedule is not None else schedules.full or (0, 0)
+        form = cudnn_recurrence.LayerForm(self.mode, self.hidden, self.directions, steps, schedule)
+        h0, c0 = (None if s is None else s[units] for s in (h0, c0))
+        y, h, c, call = cudnn_recurrence.forward(x, weights[units], h0, c0, form, count, train)
+        call.x = x if layer else None
+        return y, h, c, call
+
+    def _layer_gradient(
+        self, layer: int, call: cudnn_recurrence.SavedCall, x: Tensor, weights: Sequence[Weights], d_out: Tensor | None, d_h: Tensor | None,
+        d_c: Tensor | None, pairs: list[Any], starts_h: list[Any], starts_c: list[Any],
+    ) -> Tensor:  # fmt: skip
+        """Return the gradient of the rows of a layer; note those of its weights and first states in the lists of all units."""
+        units = self._of_layer(layer)
+        d_h, d_c = (None if d is None else d[units] for d in (d_h, d_c))
+        d_x, d_h0, d_c0, grads = cudnn_recurrence.backward(call, x if call.x is None else call.x, weights[units], d_out, d_h, d_c)
+        pairs[units] = [grads[4 * k : 4 * k + 4] for k in range(self.directions)]
+        starts_h[units] = d_h0.unbind(0)
+        if d_c0 is not None:
+            starts_c[units] = d_c0.unbind(0)
+        return d_x
 
     # --- one unit
 

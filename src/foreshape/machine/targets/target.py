@@ -12,6 +12,7 @@ class Feature(Enum):
     """A part of a machine that rewrites and kernels may need."""
 
     ONEDNN = "oneDNN's kernels"
+    CUDNN = "cuDNN's kernels"
     THREADS = "kernels that share their work among threads of the processor, each with memory of its own"
 
 

@@ -130,13 +130,13 @@ def with_checks(values: Sequence[Any], checks: list[LateCheck]) -> list[Any]:
     return out
 
 
-def number_on_host(tensor: Tensor) -> Any:
-    """Return a tensor's number, within a step; of a device with the checks until then, and no fetch reads it again."""
+def number_on_host(tensor: Tensor, *beside: Tensor) -> Any:
+    """Return a tensor's number, within a step; of a device with the checks until then, and no fetch reads it again. Those ``beside`` it are read with it."""
     if tensor.is_cpu:
         return tensor.item()
-    (there,) = with_checks([tensor], late_checks.pending or [])
-    late_checks.copies.append((tensor, there))
-    return there.item()
+    there = with_checks([tensor, *beside], late_checks.pending or [])
+    late_checks.copies += zip((tensor, *beside), there, strict=True)
+    return there[0].item()
 
 
 def _element(data: Any, offsets: Offsets | None) -> Any:

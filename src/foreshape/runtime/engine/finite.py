@@ -21,6 +21,10 @@ MOST = 1 << 24
 """The most bytes of values changed by the forward pass (averages of batch normalisation) to be kept for a stop."""
 
 
+_NUMBER = 8
+"""The most bytes of one number."""
+
+
 class NotFinite(ForeshapeError):
     """The error for a value that is not finite. The caller words it."""
 
@@ -38,6 +42,9 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
     first = _first_update(lowered, names)
     if first is None:
         return
+    beside: list[Value] = []
+    if not lowered.target.is_processor:
+        first, beside = _with_guard(lowered, first)
     results = {v for i in calls[:first] for v in i.writes()}
     values = [v for name in names for v in lowered.fetches if v.name == name and (v in results or v.feed)]
     if len(values) < len(names):
@@ -55,10 +62,11 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
         keep.position = calls[0].position
         calls.insert(0, keep)
     number, finite = NamedConstant("number", number_on_host), NamedConstant("isfinite", isfinite)
-    tests = [call(finite, call(number, NumberedOperand(2 + index))) for index in range(len(values))]
+    operands = [NumberedOperand(2 + index) for index in range(len(values) + len(beside))]
+    tests = [call(finite, call(number, operand, *(operands[1:] if operand is operands[0] else ()))) for operand in operands[: len(values)]]
     record = Unless(tuple(tests), of_operands(NamedConstant("stop", _stop), 2 + len(values)))
     kernel = FusedKernel("{op} isfinite stop", record, small=None if early else _instructions)
-    look = FusedCall(update.op, [copies, [*early], *values], [], kernel=kernel)
+    look = FusedCall(update.op, [copies, [*early], *values, *beside], [], kernel=kernel)
     look.position = update.position
     calls.insert(calls.index(update), look)
 
@@ -95,6 +103,23 @@ def _first_update(lowered: Step, names: Sequence[str]) -> int | None:
         return updates[0] if updates else None
     between = [v for i in calls[updates[0] : later] for v in i.changes() if v.persistable]
     return later if sum(map(_bytes, between)) <= MOST else updates[0]
+
+
+def _with_guard(lowered: Step, first: int) -> tuple[int, list[Value]]:
+    """Return the block that guards the updates of a step with a scaled loss, in place of the first update, and what is read with the loss there: the block's
+    condition, and the numbers of the scale that changed before. So a device is waited for once.
+    """
+    calls = lowered.calls
+    guard = next((index for index in range(first, len(calls)) if calls[index].op.type == "conditional_block"), None)
+    if guard is None:
+        return first, []
+    changed = {v.name for i in calls[first:guard] for v in i.changes() if v.persistable}
+    states = [p for p in lowered.persistables if p.name in changed]
+    conditions: Any = calls[guard].arguments[0]
+    made = [v for v in conditions if any(v in i.writes() for i in calls[:guard])]
+    if sum(map(_bytes, states)) > MOST or any(_bytes(v) > _NUMBER for v in made):
+        return first, []
+    return guard, [*made, *(v for v in states if _bytes(v) <= _NUMBER)]
 
 
 def _updates(i: KernelCall) -> bool:

@@ -274,7 +274,7 @@ class SequenceRnn(RecurrentNetworkBase):
     def _gradient_workspace(
         self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, requested: tuple[bool, ...]
     ) -> Size:
-        return self._layers(Input, False, d_c is not None).backward(requested[0])
+        return self._layers(Input, False, d_c is not None).backward(requested[0], d_out is not None)
 
     @gradient(
         "Input", "InitHidden", "InitCell", "WeightList", "Reserve", "Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD",
