@@ -129,8 +129,8 @@ def test_a_workload_trains_there_as_on_the_processor_with_as_many_launches(name:
     assert counts == golden[name], f"pytest {Path(__file__).name} -m '' --update writes it; it waits at {dict(counted.syncs_by_place)}"
 
 
-@pytest.mark.parametrize(("precision", "waits"), [("fp32", 1), ("bf16", 1), ("fp16", 3)])
-def test_a_training_waits_once_a_step_and_stops_before_a_wrong_update(precision: str, waits: int) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_training_waits_once_a_step_and_stops_before_a_wrong_update(precision: str) -> None:
     x, y = np.random.RandomState(0).standard_normal((64, 20)).astype("float32"), np.arange(64)[:, None] % 4
 
     def losses(executor: fs.Executor, epochs: int, scope: fs.Scope) -> list[float]:
@@ -153,7 +153,7 @@ def test_a_training_waits_once_a_step_and_stops_before_a_wrong_update(precision:
             device.reset()
             losses(executor, epochs, scopes[1])
             counts.append(device.counts().syncs)
-        assert counts[1] - counts[0] == 2 * (4 * waits + 1), device.syncs_by_place  # and once an epoch for the rate that is noted
+        assert counts[1] - counts[0] == 2 * (4 + 1), device.syncs_by_place  # and once an epoch for the rate that is noted
         weights = {name: scopes[1].get(name) for name in parameters}
         y[:] = 4
         with pytest.raises(fs.errors.ExecutionError, match=r"a class number must be in \[0, 4\); seen 4 to 4"):

@@ -141,6 +141,14 @@ class Rows:
             self._merged._unique = True
         return self._merged
 
+    def repeated(self) -> Rows:
+        """Return the same ids, each with the sum of all its values: for updates that write a row as often as it comes, and need not wait for a device."""
+        ids, order = torch.sort(self.rows)
+        number = torch.zeros_like(order)  # of its sum
+        number[1:] = (ids[1:] != ids[:-1]).cumsum(0)
+        number = torch.empty_like(order).index_copy_(0, order, number)
+        return Rows(self.rows, self._sums(number, len(number)).index_select(0, number), self.height)
+
     def to_dense(self) -> Tensor:
         """Return the whole table: zeros but for these rows."""
         out = torch.zeros(self.shape, dtype=self.dtype, device=self._values.device)
@@ -180,14 +188,17 @@ class Rows:
     def _merge_on_device(self) -> Rows:
         unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         ids, places = unique(self.rows, return_inverse=True)
-        values = torch.zeros((len(ids), *self._values.shape[1:]), dtype=self.dtype, device=self._values.device)
+        return Rows(ids, self._sums(places, len(ids)), self.height)
+
+    def _sums(self, places: Tensor, count: int) -> Tensor:
+        """Return ``[count, *row]``, to which each row's value is added at its place."""
+        sums = torch.zeros((count, *self._values.shape[1:]), dtype=self.dtype, device=self._values.device)
         if self._which is None:
-            values.index_add_(0, places, self._values)
-        else:  # shared values are not written out for all rows at once
-            for first in range(0, len(self.rows), CHUNK):
-                part = slice(first, first + CHUNK)
-                values.index_add_(0, places[part], self._values.index_select(0, self._which[part]))
-        return Rows(ids, values, self.height)
+            return sums.index_add_(0, places, self._values)
+        for first in range(0, len(self.rows), CHUNK):  # shared values are not written out for all rows at once
+            part = slice(first, first + CHUNK)
+            sums.index_add_(0, places[part], self._values.index_select(0, self._which[part]))
+        return sums
 
 
 def _sorted(rows: Tensor, highest: int) -> tuple[Tensor, Tensor]:

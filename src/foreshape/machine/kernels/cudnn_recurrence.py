@@ -117,10 +117,9 @@ def backward(
         given, listed, 4, call.flat, call.h0, call.c0, call.out, None if d_out is None else form.laid_out(d_out), *ends, *form.settings(True), reserve,
         [True] * 4,
     )  # fmt: skip
-    starts = [d_h0, None if call.c0 is None else d_c0]
+    del given, reserve
     if alive is not None and form.schedule is not None:  # an empty sequence gives its first state, and gets its gradient
-        for place, (start, end) in enumerate(zip(starts, (d_h, d_c), strict=True)):
-            if start is not None:
-                whole = start.new_zeros(form.directions, form.schedule.count, form.hidden) if end is None else end
-                starts[place] = whole.index_copy(1, alive, start)
-    return form.rows(d_x), starts[0], starts[1], list(d_weights)
+        empty = d_h0.new_zeros(form.directions, form.schedule.count, form.hidden)
+        d_h0 = (empty if d_h is None else d_h).index_copy(1, alive, d_h0)
+        d_c0 = (empty if d_c is None else d_c).index_copy(1, alive, d_c0) if call.c0 is not None else d_c0
+    return form.rows(d_x), d_h0, d_c0 if call.c0 is not None else None, list(d_weights)

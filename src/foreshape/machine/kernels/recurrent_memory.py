@@ -247,8 +247,9 @@ class Layers:
         columns = self._columns(last)
         workspace = self._in_places(columns) + self._states * self.directions * (self.layers + 2)
         if train:
-            return workspace
-        return workspace + self._weights(last) * self.directions + self._in_places(self._width) + (self._in_rows(columns) if last else 0)
+            return workspace + (self._in_places(self._width) if last and self.dropout else 0)  # the rows before dropout
+        between = self._in_rows(self._width) * (1 + self.dropout) + self.rows * self._width * self.dropout * last
+        return workspace + self._weights(last) * self.directions + self._in_places(self._width) + (between if last else 0)
 
     def _backward_by_cudnn(self, wanted: bool, of_rows: bool) -> Size:
         """Return the most bytes at a layer, or of all gradients of weights: cuDNN gives those of a layer in one tensor, and each gets one of its own."""
@@ -261,6 +262,7 @@ class Layers:
             made = made + self._weights(layer) * self.directions
             is_last = layer == self.layers - 1
             of_result = (0 if is_last else self._in_rows(self._width)) + (self._in_places(self._width) if of_rows or not is_last else 0)
-            stage = of_result + 2 * self._in_places(columns) + self._in_rows(columns) - result + made
-            peak = maximum(peak, stage - (self.layers - 1 - layer) * reserve)
+            within = of_result + self._in_places(columns) + self._in_rows(columns)
+            after = (0 if is_last else self._in_rows(self._width)) + self._in_places(columns) + self._in_rows(columns) - reserve
+            peak = maximum(peak, maximum(within, after) - result + made - (self.layers - 1 - layer) * reserve)
         return maximum(peak, weights - self.layers * reserve) + 4 * self._states * self.directions

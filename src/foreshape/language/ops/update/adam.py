@@ -17,8 +17,9 @@ from foreshape.language.operator.samples import b1, f32, f64, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.rules.held_numbers import held
 from foreshape.language.ops.update.sparse import block_bytes, in_blocks
-from foreshape.language.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
+from foreshape.language.ops.update.updates import Update, check_one_number, number, one_layout, put_updated, skipping_bytes, update_unless
 from foreshape.machine.kernels.instructions import ADAM, SCALE, Instruction
+from foreshape.machine.targets import current_target
 
 ROWS_AT_ONCE = 4096
 """The rows of the table in one piece of a lazy update: they are still in the cache when they are put back."""
@@ -81,8 +82,14 @@ class Adam(Update):
         Beta1Tensor: Tensor | None, Beta2Tensor: Tensor | None, EpsilonTensor: Tensor | None, MasterParam: Tensor | None, SkipUpdate: Tensor | None,
     ) -> Any:  # fmt: skip
         out = Param, Moment1, Moment2, Beta1Pow, Beta2Pow, MasterParam
-        if SkipUpdate is not None and SkipUpdate.item():
-            return out
+        operands = Param, Grad, LearningRate, Moment1, Moment2, Beta1Pow, Beta2Pow, Beta1Tensor, Beta2Tensor, EpsilonTensor, MasterParam
+        update_unless(SkipUpdate, Grad, out, lambda: self._update(*operands))
+        return out
+
+    def _update(
+        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Moment1: Tensor, Moment2: Tensor, Beta1Pow: Tensor, Beta2Pow: Tensor,
+        Beta1Tensor: Tensor | None, Beta2Tensor: Tensor | None, EpsilonTensor: Tensor | None, MasterParam: Tensor | None,
+    ) -> None:  # fmt: skip
         beta1 = self.beta1 if Beta1Tensor is None else Beta1Tensor.item()
         beta2 = self.beta2 if Beta2Tensor is None else Beta2Tensor.item()
         epsilon = self.epsilon if EpsilonTensor is None else EpsilonTensor.item()
@@ -90,12 +97,21 @@ class Adam(Update):
         touched = Grad if self.lazy_mode and isinstance(Grad, Rows) else None
         if touched is not None:
             if not len(touched.rows):
-                return out
+                return
             self._advance(Beta1Pow, Beta2Pow, beta1, beta2)
         rate, decay = self._rates(number(LearningRate))
         rate, epsilon = corrected(rate, epsilon, number(Beta1Pow), number(Beta2Pow))
         settings = beta1, beta2, rate, epsilon, decay
         if touched is not None:
+            alike = Moment1.dtype == Moment2.dtype == target.dtype == touched.dtype and Beta1Tensor is Beta2Tensor is EpsilonTensor is None
+            if alike and one_layout(target, Moment1, Moment2) and not target.is_cpu:
+                each = touched.repeated()
+                selected = [[t.index_select(0, each.rows)] for t in (target, Moment1, Moment2)]
+                self._fused_on_device(selected[0], [each.values], [LearningRate], selected[1], selected[2], [Beta1Pow], [Beta2Pow])
+                put_updated(Param, MasterParam, each.rows, selected[0][0])
+                put_rows(Moment1, each.rows, selected[1][0])
+                put_rows(Moment2, each.rows, selected[2][0])
+                return
             rows = touched.merged()
             for first in range(0, len(rows.rows), ROWS_AT_ONCE):
                 ids = rows.rows[first : first + ROWS_AT_ONCE]
@@ -105,7 +121,7 @@ class Adam(Update):
                 put_rows(Moment1, ids, moment1)
                 put_rows(Moment2, ids, moment2)
                 del param, moment1, moment2  # before the next rows are read
-            return out
+            return
         if isinstance(Grad, Rows):
             for grad, *parts in in_blocks(Grad.merged(), (target, Moment1, Moment2), Moment1.dtype):
                 adam_step(parts[0], grad, parts[1], parts[2], *settings)
@@ -114,7 +130,6 @@ class Adam(Update):
         if MasterParam is not None:
             Param.copy_(MasterParam)
         self._advance(Beta1Pow, Beta2Pow, beta1, beta2)
-        return out
 
     def workspace(
         self, Param: Spec, Grad: Spec, LearningRate: Spec, Moment1: Spec, Moment2: Spec, Beta1Pow: Spec, Beta2Pow: Spec, Beta1Tensor: Spec | None,
@@ -122,10 +137,13 @@ class Adam(Update):
     ) -> Size:  # fmt: skip
         if Grad.kind is SELECTED_ROWS:
             if self.lazy_mode:  # some rows of the parameter and of both moments at a time
+                if not current_target().is_processor:
+                    return 3 * rows
                 return 3 * minimum(rows, ROWS_AT_ONCE * product(Moment1.known_dims[1:]) * Moment1.known_dtype.itemsize)
             return block_bytes(Moment1)
         alike = Grad.dtype is Moment1.dtype and (Param if MasterParam is None else MasterParam).dtype is Moment1.dtype
-        return copies(strided, Grad=Grad) if alike and strided <= {"Grad"} else 3 * Moment1.nbytes
+        skipping = skipping_bytes(SkipUpdate, Grad, Param, Moment1, Moment2, Beta1Pow, Beta2Pow, MasterParam)
+        return skipping + (copies(strided, Grad=Grad) if alike and strided <= {"Grad"} else 3 * Moment1.nbytes)
 
     def group_kernel(self, *slots: list[Tensor] | None) -> None:
         """Run many dense updates: in one call of torch's if they are of one step and one layout."""
@@ -134,7 +152,10 @@ class Adam(Update):
         plain = all(o is None for o in optional) and all(map(one_layout, params, moments1, moments2))
         alike = all(g.dtype == p.dtype and g.shape == p.shape for g, p in zip(grads, params, strict=True))
         if plain and alike and not params[0].is_cpu and self._rates(1.0)[0]:
-            self._group_on_device(params, grads, rates, moments1, moments2, powers1, powers2)
+            self._fused_on_device(params, grads, rates, moments1, moments2, powers1, powers2)
+            if not self.use_global_beta_pow:
+                private.foreach_mul_(powers1, self.beta1)
+                private.foreach_mul_(powers2, self.beta2)
             return
         steps = {(id(r), p.item(), q.item()) for r, p, q in zip(rates, powers1, powers2, strict=True)} if plain else ()
         if len(steps) != 1 or not alike:
@@ -149,7 +170,7 @@ class Adam(Update):
             for powers, beta in ((powers1, self.beta1), (powers2, self.beta2)):
                 private.foreach_mul_(powers, held(beta, powers[0].dtype) if powers[0].device.type == "cpu" else beta)
 
-    def _group_on_device(
+    def _fused_on_device(
         self,
         params: list[Tensor],
         grads: list[Tensor],
@@ -189,9 +210,6 @@ class Adam(Update):
                 amsgrad=False,
                 maximize=False,
             )
-        if not self.use_global_beta_pow:
-            private.foreach_mul_(powers1, self.beta1)
-            private.foreach_mul_(powers2, self.beta2)
 
     def instructions(self, Param: tuple[float, ...], *operands: tuple[float, ...] | None) -> list[Instruction] | None:
         """Return the instructions of a dense update in a small step."""

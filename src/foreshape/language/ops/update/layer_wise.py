@@ -16,7 +16,7 @@ from foreshape.language.operator.samples import b1, f32, f64, reject, sample
 from foreshape.language.ops.update.adam import corrected
 from foreshape.language.ops.update.each_element import BELOW_ONE
 from foreshape.language.ops.update.sparse import block_bytes, in_blocks
-from foreshape.language.ops.update.updates import Update, check_one_number, check_same_shape, number, subtract
+from foreshape.language.ops.update.updates import Update, check_one_number, check_same_shape, number, skipping_bytes, subtract, update_unless
 
 
 class Lamb(Update):
@@ -63,8 +63,13 @@ class Lamb(Update):
         MasterParam: Tensor | None, SkipUpdate: Tensor | None,
     ) -> Any:  # fmt: skip
         out = Param, Moment1, Moment2, Beta1Pow, Beta2Pow, MasterParam
-        if SkipUpdate is not None and SkipUpdate.item():
-            return out
+        update_unless(SkipUpdate, Grad, out, lambda: self._update(Param, Grad, LearningRate, Moment1, Moment2, Beta1Pow, Beta2Pow, MasterParam))
+        return out
+
+    def _update(
+        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Moment1: Tensor, Moment2: Tensor, Beta1Pow: Tensor, Beta2Pow: Tensor,
+        MasterParam: Tensor | None,
+    ) -> None:  # fmt: skip
         target = Param if MasterParam is None else MasterParam
         scale, epsilon = corrected(1.0, self.epsilon, number(Beta1Pow), number(Beta2Pow))
         if isinstance(Grad, Rows):
@@ -78,7 +83,6 @@ class Lamb(Update):
             Param.copy_(MasterParam)
         Beta1Pow.mul_(self.beta1)
         Beta2Pow.mul_(self.beta2)
-        return out
 
     def _adapts(self) -> bool:
         return self.weight_decay > 0.0 or self.always_adapt
@@ -121,7 +125,8 @@ class Lamb(Update):
         target = Param if MasterParam is None else MasterParam
         if Grad.kind is SELECTED_ROWS:
             return 3 * block_bytes(target)
-        return (2 + (Grad.dtype is not target.dtype)) * target.nbytes
+        skipping = skipping_bytes(SkipUpdate, Grad, Param, Moment1, Moment2, Beta1Pow, Beta2Pow, MasterParam)
+        return (2 + (Grad.dtype is not target.dtype)) * target.nbytes + skipping
 
     samples = [
         sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Moment1=f32(3, 2), Moment2=f32(3, 2, low=0.0),

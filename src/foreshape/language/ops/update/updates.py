@@ -5,10 +5,11 @@ Each update changes its parameter and state in place. Sparse gradients make no t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, ClassVar
 
-from foreshape.core.dims import Size, minimum, product
+from foreshape.core.dims import Size, maximum, minimum, product
 from foreshape.core.spec import FLOATING, SELECTED_ROWS, Kind, Spec
 from foreshape.core.values.rows import CHUNK, Rows, put_rows
 from foreshape.core.values.torch_private import private
@@ -18,6 +19,7 @@ from foreshape.language.operator.registry import refuse
 from foreshape.language.operator.require import require, require_equal
 from foreshape.language.operator.samples import f32, f64, reject, sample
 from foreshape.machine.kernels.instructions import MOMENTUM, Instruction
+from foreshape.machine.targets import current_target
 
 
 def check_same_shape(param: Spec, spec: Spec, slot: str, reference: str = "Param") -> None:
@@ -45,6 +47,32 @@ def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> No
         param.add_(value, alpha=-rate * factor)
     else:
         param.addcmul_(value, rate, value=-factor)
+
+
+def update_unless(skip: Tensor | None, grad: Tensor | Rows, state: Sequence[Tensor | None], update: Callable[[], None]) -> None:
+    """Update, unless ``skip``, one truth value, says not to. A device is not asked: it updates, and the state is put back there.
+
+    For sparse rows it is asked, since the state would be a whole table.
+    """
+    if skip is None:
+        update()
+    elif skip.is_cpu or isinstance(grad, Rows):
+        if not skip.item():
+            update()
+    else:
+        before = [None if value is None else value.clone() for value in state]
+        update()
+        for value, was in zip(state, before, strict=True):
+            if value is not None and was is not None:
+                value.copy_(torch.where(skip.reshape(()), was, value))
+
+
+def skipping_bytes(SkipUpdate: Spec | None, Grad: Spec, *state: Spec | None) -> Size:
+    """Return the bytes that `update_unless` takes besides the update's own."""
+    if SkipUpdate is None or Grad.kind is SELECTED_ROWS or current_target().is_processor:
+        return 0
+    sizes = [spec.nbytes for spec in state if spec is not None]
+    return sum(sizes, start=0) + maximum(*sizes)
 
 
 for _type, _why in {
