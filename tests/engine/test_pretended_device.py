@@ -16,6 +16,7 @@ from foreshape import layer
 from foreshape.apps.serving.served_model import Opening
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.server_limits import ServerLimits
+from foreshape.runtime.feeding.feed_ahead import CopyStream
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import launches
@@ -232,3 +233,46 @@ def test_ragged_attention_of_empty_sequences_is_taken_apart_there() -> None:
         (result,) = fs.Executor(device.name).run(main, feed, [out])
         assert not device.launches_by_name["_efficient_attention_forward"]
     np.testing.assert_allclose(result.data, fs.Executor().run(main, feed, [out])[0].data, rtol=1e-5, atol=1e-6)
+
+
+def test_what_another_stream_writes_is_refused_until_it_is_waited_for() -> None:
+    with pretended():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            x = torch.ones(3).pin_memory().to(GPU, non_blocking=True)
+            copied = stream.record_event()
+        with pytest.raises(AssertionError, match="may be writing"):
+            x.add_(1)
+        torch.cuda.current_stream().wait_event(copied)
+        x.add_(1)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_training_copies_each_batch_of_arrays_before_the_step_of_the_one_before(ragged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    begin, run = CopyStream.begin, fs.Executor.run_step
+    monkeypatch.setattr(CopyStream, "begin", lambda *a: (order.append("copy"), begin(*a))[1])
+    monkeypatch.setattr(fs.Executor, "run_step", lambda *a: (order.append("step"), run(*a))[1])
+    x = layer.data("x", ["rows", 3], lod_level=int(ragged))
+    words = layer.sequence_pool(x, "sum") if ragged else x
+    loss = layer.mean(layer.square(layer.fc(words, 1)))
+    rows = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+    data = {"x": fs.LoDTensor(rows, [[4] * 6]) if ragged else rows[:6]}
+    expected = fs.train(loss, data, batch_size=2, executor=fs.Executor(seed=1), scope=fs.Scope(), progress=False).losses
+    assert "copy" not in order
+    order.clear()
+    with pretended() as device:
+        seen = fs.train(loss, data, batch_size=2, executor=fs.Executor(device.name, seed=1), scope=fs.Scope(), progress=False).losses
+    np.testing.assert_allclose(seen, expected, rtol=1e-5)
+    assert order[-6:] == ["copy", "copy", "step", "copy", "step", "step"]
+
+
+def test_a_batch_that_is_refused_ahead_is_refused_at_its_own_step() -> None:
+    x = layer.data("x", ["batch", 3])
+    loss = layer.mean(layer.square(layer.fc(x, 1)))
+    with pretended() as device:
+        executor, scope = fs.Executor(device.name), fs.Scope()
+        executor.run(fs.default_startup_program(), scope=scope)
+        ahead = executor.feed_ahead(loss.block.program, [loss.name], {"x": np.zeros((2, 4), "float32")})
+        with pytest.raises(fs.errors.FeedError, match="x"):
+            executor.run(loss.block.program, ahead, [loss], scope)

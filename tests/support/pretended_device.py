@@ -183,14 +183,56 @@ class Counts:
 class Block:
     """The memory of a storage on the device; alive as long as a tensor is in it."""
 
-    __slots__ = ("__weakref__", "device", "size")
+    __slots__ = ("__weakref__", "device", "size", "stream")
 
     def __init__(self, device: PretendedDevice, nbytes: int) -> None:
         self.device, self.size = device, -(-nbytes // BLOCK) * BLOCK
+        self.stream = device.stream
+        """The stream that writes it; None once another one waited for that."""
         device.grow(self.size)
 
     def __del__(self) -> None:
         self.device.grow(-self.size)
+
+
+class PretendedStream:
+    """A stream of the device. What it writes must not be read from another one that has not waited for it."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        _on().synchronize()
+
+    def record_event(self) -> PretendedStream:
+        return self
+
+    def wait_stream(self, other: PretendedStream) -> None:
+        for block in _on().blocks():
+            if block.stream is other:
+                block.stream = None
+
+    wait_event = wait_stream
+
+
+@contextmanager
+def within_stream(stream: PretendedStream) -> Generator[None]:
+    """Let a stream be the current one."""
+    device = _on()
+    before, device.stream = device.stream, stream
+    try:
+        yield
+    finally:
+        device.stream = before
+
+
+def _on() -> PretendedDevice:
+    """Return the device that is entered."""
+    assert current, "there is a pretended device"
+    return current[-1]
+
+
+current: list[PretendedDevice] = []
 
 
 class PretendedTensor(torch.Tensor):
@@ -270,6 +312,7 @@ class PretendedDevice(TorchDispatchMode):
         self.launches_by_name: Counter[str] = Counter()
         self.syncs_by_place: Counter[str] = Counter()
         """The operators that waited, each with the file and the line that called it."""
+        self.stream = self.main = PretendedStream(self.device)
         self._pinned: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
         self._counts = Counts()
         self._live = self._peak = 0
@@ -289,6 +332,10 @@ class PretendedDevice(TorchDispatchMode):
         """Count memory that was taken, or given back."""
         self._live += size
         self._peak = max(self._peak, self._live)
+
+    def blocks(self) -> list[Block]:
+        """Return all memory that tensors are in."""
+        return list(self._blocks.values())
 
     def block_of(self, elements: torch.Tensor) -> Block:
         """Return the memory that a tensor is in."""
@@ -349,6 +396,9 @@ class PretendedDevice(TorchDispatchMode):
             return self._copied_into(*args, **kwargs)
         leaves, form = tree_flatten((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        for x in tensors:
+            if isinstance(x, PretendedTensor) and (stream := self.block_of(x.elements).stream) not in (None, self.stream):
+                raise AssertionError(f"{name} reads what {stream} may be writing")
         self._refuse_mixed(func, name, tensors)
         plain_args, plain_kwargs = tree_unflatten([self._plain(x) for x in leaves], form)
         try:
@@ -443,7 +493,7 @@ class PretendedDevice(TorchDispatchMode):
         return source.untyped_storage()._cdata in self._pinned
 
     def synchronize(self) -> None:
-        """Wait for all that was launched, as a stream does."""
+        """Wait for all that was launched."""
         self._wait("synchronize")
 
     def pin(self, source: torch.Tensor) -> torch.Tensor:
@@ -521,14 +571,19 @@ def pretended() -> Generator[PretendedDevice]:
         mock.patch.object(torch.cuda, "device_count", lambda: 1),
         mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
         mock.patch.object(torch.cuda, "synchronize", lambda _=None: device.synchronize()),
-        mock.patch.object(torch.cuda, "current_stream", lambda _=None: device),
+        mock.patch.object(torch.cuda, "current_stream", lambda _=None: device.stream),
+        mock.patch.object(torch.cuda, "Stream", PretendedStream),
+        mock.patch.object(torch.cuda, "stream", within_stream),
+        mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None),
         mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda x: x.is_cuda),
         mock.patch.object(torch, "Generator", PretendedGenerator),
         mock.patch.object(deferred_torch, "Generator", PretendedGenerator),
         mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: device.pin(tensor)),
         device,
     ):
+        current.append(device)
         try:
             yield device
         finally:
+            current.pop()
             torch._C._set_only_lift_cpu_tensors(lifts)

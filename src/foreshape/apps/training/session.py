@@ -282,6 +282,27 @@ class TrainingSession:
             self.show.warn(f"{words}: the last bits of the numbers can differ from here on")
         return state
 
+    def _fed(self, batches: Iterator[Batch], step: int) -> Iterator[tuple[Share, Any]]:
+        """Yield each batch's share, and what is fed of it: on a GPU a copy that began before the step of the batch before.
+
+        Only arrays are asked for a batch ahead: other data may draw random numbers, which a checkpoint must find as they are after its step.
+        """
+        session = self.over
+        if not (session.alone and self.executor.copies_ahead and isinstance(self.data, Arrays)):
+            for number, batch in enumerate(batches, step):
+                share = session.take(batch, number)
+                yield share, share
+            return
+        before: tuple[Share, Any] | None = None
+        for batch in batches:
+            share = session.take(batch, step)
+            fed = share, self.executor.feed_ahead(self.step_of, self.fetch, share)
+            if before is not None:
+                yield before
+            before = fed
+        if before is not None:
+            yield before
+
     def _epoch(self, state: State) -> bool:
         """Run the rest of an epoch, up to the beginning of the next one. Returns False if the run was stopped within it."""
         position, sums, losses = state.position, state.sums, state.history.losses
@@ -304,12 +325,11 @@ class TrainingSession:
             set_global_state(state.random)
         session, rate = self.over, None if self.rate_is_number else self.rate
         step = repeated(self.executor, self.step_of, self.fetch, self.scope)
-        for batch in batches:
-            share = session.take(batch, len(losses) + 1)
+        for share, feed in self._fed(batches, len(losses) + 1):
             began = time.perf_counter()
             self._waited += began - ended
             try:
-                fetched = self.stopwatch.step(lambda share=share: step(share))
+                fetched = self.stopwatch.step(lambda feed=feed: step(feed))
                 results = dict(zip(self.fetch, fetched, strict=True))
                 loss = float(fetched[0].reshape(()))
             except NotFinite as stop:

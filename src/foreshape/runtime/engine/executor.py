@@ -39,6 +39,7 @@ from foreshape.runtime.engine.emit import Bound
 from foreshape.runtime.engine.fetched import names_of, with_checks
 from foreshape.runtime.engine.scope import Scope, default_scope
 from foreshape.runtime.feeding.feed import aligned
+from foreshape.runtime.feeding.feed_ahead import CopyStream, FeedAhead
 from foreshape.runtime.feeding.state_checks import NOTHING
 from foreshape.runtime.feeding.warn_once import Notes
 
@@ -99,6 +100,7 @@ class Executor(ConstructorRepr):
         self.budget: MemoryBudget | None = None
         """Keeps all runs, and the memory between them, below a bound."""
         self._device = None if device == "cpu" else device_of(device)
+        self._copies: CopyStream | None = None
         self._late_checks: list[LateCheck] = []
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
@@ -177,7 +179,10 @@ class Executor(ConstructorRepr):
             feed, scope: as of `run`.
         """
         with taking:
-            tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed), self.notes)
+            if feed.__class__ is FeedAhead:
+                tensors, signature = feed.taken()
+            else:
+                tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed), self.notes)
             if self.align_feeds:
                 tensors = aligned(tensors)
         bound, planned = self.ready(step, tensors, signature, scope)
@@ -185,6 +190,17 @@ class Executor(ConstructorRepr):
             with self.budget.run(planned.arena or 0):
                 return self._called(step, bound, planned, tensors, scope)
         return self._called(step, bound, planned, tensors, scope)
+
+    @property
+    def copies_ahead(self) -> bool:
+        """Return True if feeds are copied to a device, which can be done while it computes."""
+        return self._device is not None and self._device.type == "cuda"
+
+    def feed_ahead(self, program: Program, fetch: Sequence[str], feed: dict[str, Any]) -> FeedAhead:
+        """Return a feed for `run` of the same fetches, whose copy to the device has begun."""
+        if self._copies is None:
+            self._copies = CopyStream(self._device)
+        return self._copies.begin(self.step(program, fetch).feeder, feed, self.notes)
 
     def _called(self, step: CompiledStep, bound: Bound, planned: ShapePlan, tensors: Sequence[Any], scope: Scope) -> list[Any]:
         """Return the fetched values of a step over a scope."""
