@@ -24,6 +24,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 from weakref import WeakValueDictionary
@@ -153,9 +154,11 @@ def _layer(x: Any, weights: Any, h0: Any, c0: Any, mode: int, both: bool, widths
 
 
 ON_GPUS_ALONE: dict[str, Any] = {
-    "_efficient_attention_forward": efficient_attention, "_efficient_attention_backward": efficient_attention_gradient,
-    "_cudnn_rnn": cudnn_rnn, "_cudnn_rnn_backward": cudnn_rnn_gradient,
-}  # fmt: skip
+    "_efficient_attention_forward": efficient_attention,
+    "_efficient_attention_backward": efficient_attention_gradient,
+    "_cudnn_rnn": cudnn_rnn,
+    "_cudnn_rnn_backward": cudnn_rnn_gradient,
+}
 """Operators without a kernel for the processor, and what stands for them."""
 
 
@@ -213,6 +216,42 @@ class PretendedStream:
                 block.stream = None
 
     wait_event = wait_stream
+
+
+class PretendedGraph:
+    """A CUDA graph: the operators that were called within `capturing`, which are computed at a replay, into the same memory, and not before."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.written: dict[int, tuple[Any, Any]] = {}
+        """The memory written while it was captured, with what was there before."""
+
+    def register_generator_state(self, generator: Any) -> None: ...
+
+    def replay(self) -> None:
+        _on().launched("graph")
+        for call in self.calls:
+            call()
+
+    def keep(self, tensors: Sequence[Any]) -> None:
+        """Keep what is in memory that is about to be written."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.written:
+                self.written[storage._cdata] = storage, storage.clone()
+
+
+@contextmanager
+def capturing(graph: PretendedGraph, pool: Any = None) -> Generator[None]:
+    """Note the operators that are called; a wait, or a copy from unpinned memory, is the error of CUDA."""
+    device = _on()
+    device.graph = graph
+    try:
+        yield
+    finally:
+        device.graph = None
+        for storage, before in graph.written.values():
+            storage.copy_(before)
 
 
 @contextmanager
@@ -312,7 +351,8 @@ class PretendedDevice(TorchDispatchMode):
         self.launches_by_name: Counter[str] = Counter()
         self.syncs_by_place: Counter[str] = Counter()
         """The operators that waited, each with the file and the line that called it."""
-        self.stream = self.main = PretendedStream(self.device)
+        self.stream = PretendedStream(self.device)
+        self.graph: PretendedGraph | None = None
         self._pinned: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
         self._counts = Counts()
         self._live = self._peak = 0
@@ -401,8 +441,11 @@ class PretendedDevice(TorchDispatchMode):
                 raise AssertionError(f"{name} reads what {stream} may be writing")
         self._refuse_mixed(func, name, tensors)
         plain_args, plain_kwargs = tree_unflatten([self._plain(x) for x in leaves], form)
+        compute = ON_GPUS_ALONE.get(name, func)
+        if self.graph is not None:
+            self.graph.keep([x for x in tree_flatten(self._written(func, plain_args, plain_kwargs))[0] if isinstance(x, torch.Tensor)])
         try:
-            results = ON_GPUS_ALONE.get(name, func)(*plain_args, **plain_kwargs)
+            results = compute(*plain_args, **plain_kwargs)
         except (IndexError, RuntimeError) as error:
             if name in ASSERTING and "out of" in str(error):
                 raise DeviceAssertion(f"{name}: device-side assert triggered: {error}") from None
@@ -411,6 +454,8 @@ class PretendedDevice(TorchDispatchMode):
         out = results if makes is not None else tree_map(lambda x: PretendedTensor(x, self) if isinstance(x, torch.Tensor) else x, results)
         if makes is not None:
             out = self._places(func, args, kwargs)
+        if self.graph is not None and (name in EMPTY or not self._is_view(func, name)):
+            self.graph.calls.append(partial(_again, compute, plain_args, plain_kwargs, results if makes is None else None))
         if not self._is_view(func, name):
             touched = [x for x in tree_flatten((out, self._written(func, args, kwargs)))[0] if isinstance(x, torch.Tensor)]
             if not touched or any(x.numel() for x in touched):
@@ -481,6 +526,8 @@ class PretendedDevice(TorchDispatchMode):
         return any(isinstance(m, torch.Tensor) and m.dtype in (torch.bool, torch.uint8) for m in masks)
 
     def _wait(self, name: str) -> None:
+        if self.graph is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         self._counts = replace(self._counts, syncs=self._counts.syncs + 1)
         frame: Any = sys._getframe(2)
         while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
@@ -508,18 +555,29 @@ class PretendedDevice(TorchDispatchMode):
             kwargs["memory_format"] = memory_format
         copy = torch.ops.aten._to_copy.default
         if not isinstance(source, PretendedTensor):  # to the device; in the element type of the host, or converted there
+            if self.graph is not None and not (non_blocking and self.is_pinned(source)):
+                raise RuntimeError("CUDA error: operation not permitted when stream is capturing: a copy from unpinned memory")
             self._count_in(source, blocking=not (non_blocking and self.is_pinned(source)))
             return PretendedTensor(copy(source, **kwargs), self)
         if device is None or self._is_here(device):
             if source.numel():
                 self._launch("_to_copy")
-            return PretendedTensor(copy(source.elements, **kwargs), self)
+            out = copy(source.elements, **kwargs)
+            if self.graph is not None:
+                self.graph.calls.append(partial(out.copy_, source.elements))
+            return PretendedTensor(out, self)
         self._count_out(source)
         if not non_blocking:
             self._wait("_to_copy")
         return copy(source.elements, **kwargs)
 
+    def launched(self, name: str) -> None:
+        """Count a launch."""
+        self._launch(name)
+
     def _launch(self, name: str) -> None:
+        if self.graph is not None:  # it is launched with the graph
+            return
         self.launches_by_name[name] += 1
         self._counts = replace(self._counts, launches=self._counts.launches + 1)
 
@@ -534,8 +592,20 @@ class PretendedDevice(TorchDispatchMode):
             self._count_out(source)
             if not non_blocking:
                 self._wait("copy_")
+        if self.graph is not None:
+            self.graph.keep([self._plain(target)])
+            self.graph.calls.append(partial(self._plain(target).copy_, self._plain(source)))
         self._plain(target).copy_(self._plain(source))
         return target
+
+
+def _again(compute: Any, args: Any, kwargs: Any, results: Any) -> None:
+    """Compute an operator of a graph once more, into the results that it gave."""
+    new = compute(*args, **kwargs)
+    for place, value in zip(tree_flatten(results)[0], tree_flatten(new)[0], strict=False):
+        if isinstance(place, torch.Tensor) and place.data_ptr() != value.data_ptr():
+            assert place.stride() == value.stride()
+            place.untyped_storage().copy_(value.untyped_storage())
 
 
 class PretendedGenerator(torch.Generator):
@@ -574,6 +644,9 @@ def pretended() -> Generator[PretendedDevice]:
         mock.patch.object(torch.cuda, "current_stream", lambda _=None: device.stream),
         mock.patch.object(torch.cuda, "Stream", PretendedStream),
         mock.patch.object(torch.cuda, "stream", within_stream),
+        mock.patch.object(torch.cuda, "CUDAGraph", PretendedGraph),
+        mock.patch.object(torch.cuda, "graph", capturing),
+        mock.patch.object(torch.cuda, "graph_pool_handle", lambda: (0, 0)),
         mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None),
         mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda x: x.is_cuda),
         mock.patch.object(torch, "Generator", PretendedGenerator),

@@ -283,9 +283,9 @@ class TrainingSession:
         return state
 
     def _fed(self, batches: Iterator[Batch], step: int) -> Iterator[tuple[Share, Any]]:
-        """Yield each batch's share, and what is fed of it: on a GPU a copy that began before the step of the batch before.
+        """Yield each batch's share, and its feed: on a GPU a copy begun before the step of the batch before.
 
-        Only arrays are asked for a batch ahead: other data may draw random numbers, which a checkpoint must find as they are after its step.
+        Only arrays are asked for a batch ahead: other data may draw random numbers, and a checkpoint has their state after its step.
         """
         session = self.over
         if not (session.alone and self.executor.copies_ahead and isinstance(self.data, Arrays)):
@@ -456,7 +456,7 @@ class LossScale:
 
     @property
     def names(self) -> list[str]:
-        """Return the names that a step fetches for it."""
+        """Return the names fetched for it."""
         return [self._scale, self._good, *([] if self._counter is None else [self._counter])]
 
     def after(self, results: Mapping[str, Any]) -> tuple[int, int]:

@@ -142,7 +142,7 @@ class Rows:
         return self._merged
 
     def repeated(self) -> Rows:
-        """Return the same ids, each with the sum of all its values: for updates that write a row as often as it comes, and need not wait for a device."""
+        """Return the same ids, each with the sum of all its values: for updates of a row as often as it comes, without waiting for a device."""
         ids, order = torch.sort(self.rows)
         number = torch.zeros_like(order)  # of its sum
         number[1:] = (ids[1:] != ids[:-1]).cumsum(0)
@@ -191,7 +191,7 @@ class Rows:
         return Rows(ids, self._sums(places, len(ids)), self.height)
 
     def _sums(self, places: Tensor, count: int) -> Tensor:
-        """Return ``[count, *row]``, to which each row's value is added at its place."""
+        """Return ``[count, *row]``, with each row's value added at its place."""
         sums = torch.zeros((count, *self._values.shape[1:]), dtype=self.dtype, device=self._values.device)
         if self._which is None:
             return sums.index_add_(0, places, self._values)

@@ -17,7 +17,7 @@ from foreshape.machine.kernels.recurrence import StepSchedule
 MODES: Final = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 """cuDNN's numbers of the kinds of layers."""
 RESERVED: Final = {4: 6, 3: 5, 1: 2}
-"""Gates of a kind -> the numbers that cuDNN keeps for the gradient, for each number of the state at each step: gates, and states between.
+"""Gates of a kind -> the numbers kept by cuDNN for the gradient, for each number of the state at each step: gates, and states between.
 
 An estimate: ``cudnnGetRNNTempSpaceSizes`` alone knows them.
 """
@@ -36,7 +36,7 @@ class LayerForm:
     Args:
         mode, hidden, directions: its kind, the size of a state, and 1 or 2.
         steps: of dense sequences.
-        schedule: the order of the rows; None for dense sequences that all have all steps.
+        schedule: the order of the rows; None for dense sequences of all steps.
     """
 
     mode: str
@@ -114,9 +114,19 @@ def backward(
     ends = [None if d is None else d.contiguous() if alive is None else d.index_select(1, alive) for d in (d_h, d_c)]
     reserve, call.reserve = call.reserve, None
     d_x, d_h0, d_c0, d_weights = private.cudnn_rnn_gradient(
-        given, listed, 4, call.flat, call.h0, call.c0, call.out, None if d_out is None else form.laid_out(d_out), *ends, *form.settings(True), reserve,
+        given,
+        listed,
+        4,
+        call.flat,
+        call.h0,
+        call.c0,
+        call.out,
+        None if d_out is None else form.laid_out(d_out),
+        *ends,
+        *form.settings(True),
+        reserve,
         [True] * 4,
-    )  # fmt: skip
+    )
     del given, reserve
     if alive is not None and form.schedule is not None:  # an empty sequence gives its first state, and gets its gradient
         empty = d_h0.new_zeros(form.directions, form.schedule.count, form.hidden)

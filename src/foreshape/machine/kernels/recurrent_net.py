@@ -215,9 +215,18 @@ class RecurrentNet:
         return y, h, c, call
 
     def _layer_gradient(
-        self, layer: int, call: cudnn_recurrence.SavedCall, x: Tensor, weights: Sequence[Weights], d_out: Tensor | None, d_h: Tensor | None,
-        d_c: Tensor | None, pairs: list[Any], starts_h: list[Any], starts_c: list[Any],
-    ) -> Tensor:  # fmt: skip
+        self,
+        layer: int,
+        call: cudnn_recurrence.SavedCall,
+        x: Tensor,
+        weights: Sequence[Weights],
+        d_out: Tensor | None,
+        d_h: Tensor | None,
+        d_c: Tensor | None,
+        pairs: list[Any],
+        starts_h: list[Any],
+        starts_c: list[Any],
+    ) -> Tensor:
         """Return the gradient of the rows of a layer; note those of its weights and first states in the lists of all units."""
         units = self._of_layer(layer)
         d_h, d_c = (None if d is None else d[units] for d in (d_h, d_c))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import index
 from threading import RLock
 from time import perf_counter
@@ -34,6 +35,7 @@ from foreshape.machine.process.pages import keep_pages
 from foreshape.machine.process.this_run import MemoryLimit, this_run
 from foreshape.machine.process.threads import Threads, back_on, on_others, threads_here
 from foreshape.machine.process.waiting import waiting
+from foreshape.runtime.engine.captured_step import CapturedSteps
 from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
 from foreshape.runtime.engine.emit import Bound
 from foreshape.runtime.engine.fetched import names_of, with_checks
@@ -77,13 +79,15 @@ class Executor(ConstructorRepr):
         frozen: promise that no other executor changes the scope meanwhile: normalization goes into the weights, which on the CPU are kept once more in the
             kernels' layout. Values that a program changes itself are left alone, and `Scope.set` is noticed; training by another executor in the same scope is
             not. With ``check`` it changes nothing.
+        graphs: on a CUDA device, launch a step of the same sizes as before by one call, as a CUDA graph. A step without a graph runs
+            kernel by kernel, and a warning names the op. Untried on a GPU: off by default.
     """
 
     @tells_arguments
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
         memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None, align_feeds: bool = False,
-        frozen: bool = False,
+        frozen: bool = False, graphs: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
         self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads}
@@ -101,6 +105,8 @@ class Executor(ConstructorRepr):
         """Keeps all runs, and the memory between them, below a bound."""
         self._device = None if device == "cpu" else device_of(device)
         self._copies: CopyStream | None = None
+        if graphs and (self._device is None or self._device.type != "cuda"):
+            raise ExecutionError.must("an executor with graphs", "on a CUDA device", device)
         self._late_checks: list[LateCheck] = []
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
@@ -108,6 +114,8 @@ class Executor(ConstructorRepr):
                 self._generator.seed()
             else:
                 self._generator.manual_seed(index(seed))
+        self.captured = CapturedSteps(self._device, self._generator, failure) if graphs else None
+        """The CUDA graphs of its steps."""
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], CompiledStep]] = WeakKeyDictionary()
 
     def _arguments(self) -> Mapping[str, Any]:
@@ -193,7 +201,7 @@ class Executor(ConstructorRepr):
 
     @property
     def copies_ahead(self) -> bool:
-        """Return True if feeds are copied to a device, which can be done while it computes."""
+        """Return True if feeds are copied to a device, and so can be while it computes."""
         return self._device is not None and self._device.type == "cuda"
 
     def feed_ahead(self, program: Program, fetch: Sequence[str], feed: dict[str, Any]) -> FeedAhead:
@@ -204,7 +212,9 @@ class Executor(ConstructorRepr):
 
     def _called(self, step: CompiledStep, bound: Bound, planned: ShapePlan, tensors: Sequence[Any], scope: Scope) -> list[Any]:
         """Return the fetched values of a step over a scope."""
-        function = bound.function if planned.small is None or self.check else step.function(bound, planned)
+        function: Callable[..., Any] = bound.function if planned.small is None or self.check else step.function(bound, planned)
+        if self.captured is not None and not self.check:
+            function = partial(self._by_graph, self.captured, step, bound)
         fetched = self.call(step, function, planned, tensors, scope)
         if self._device is not None:
             fetched = self._on_host(fetched)
@@ -217,9 +227,13 @@ class Executor(ConstructorRepr):
                 out[place] = LoDTensor.of_offsets(out[place], offsets)
         return out
 
+    def _by_graph(self, captured: CapturedSteps, step: CompiledStep, bound: Bound, *tensors: Any) -> Any:
+        return captured.run(step.emitted.lowered, bound, tensors, self._late_checks)
+
     def _on_host(self, fetched: Sequence[Any]) -> list[Any]:
         """Return fetched values of a device in the memory of the host, after one wait. Raise the error of a check that was waiting for that."""
-        checks = self._late_checks if fetched or len(self._late_checks) >= _MOST_LATE_CHECKS else []
+        now = fetched or len(self._late_checks) >= _MOST_LATE_CHECKS or self.captured is not None  # a replay writes their numbers anew
+        checks = self._late_checks if now else []
         out = with_checks(fetched, checks)
         late_checks.copies.clear()
         return out

@@ -106,8 +106,8 @@ def _first_update(lowered: Step, names: Sequence[str]) -> int | None:
 
 
 def _with_guard(lowered: Step, first: int) -> tuple[int, list[Value]]:
-    """Return the block that guards the updates of a step with a scaled loss, in place of the first update, and what is read with the loss there: the block's
-    condition, and the numbers of the scale that changed before. So a device is waited for once.
+    """Return the block around the updates of a step with a scaled loss, in place of the first update, and the values to be read with the loss there: the
+    block's condition, and the changed numbers of the scale. So a device is waited for once.
     """
     calls = lowered.calls
     guard = next((index for index in range(first, len(calls)) if calls[index].op.type == "conditional_block"), None)

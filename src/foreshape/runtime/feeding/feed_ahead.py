@@ -15,7 +15,7 @@ from foreshape.runtime.feeding.feed import Feeder
 
 @data_class(frozen=True)
 class FeedAhead:
-    """The arguments of a step that is not run yet; the error of a feed that is refused waits for its step.
+    """The arguments of a coming step; the error of a refused feed waits for its step.
 
     Attributes:
         tensors, signature: as `Feeder.tensors` gives them.
@@ -28,7 +28,7 @@ class FeedAhead:
     error: ForeshapeError | None = None
 
     def taken(self) -> tuple[list[Any], tuple[Any, ...]]:
-        """Return the arguments for the current stream, which waits for the copies; the host does not."""
+        """Return the arguments, after the current stream (not the host) was told to wait for the copies."""
         if self.error is not None:
             raise self.error
         stream: Any = torch.cuda.current_stream(self.copied.device)
@@ -49,7 +49,7 @@ class CopyStream:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
         stream: Any = self._stream
-        stream.wait_stream(torch.cuda.current_stream(self._device))  # which may be making what is fed
+        stream.wait_stream(torch.cuda.current_stream(self._device))  # it may be making the fed values
         with torch.cuda.stream(stream):
             try:
                 tensors, signature = feeder.tensors(feed, notes)

@@ -87,9 +87,19 @@ class Adam(Update):
         return out
 
     def _update(
-        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Moment1: Tensor, Moment2: Tensor, Beta1Pow: Tensor, Beta2Pow: Tensor,
-        Beta1Tensor: Tensor | None, Beta2Tensor: Tensor | None, EpsilonTensor: Tensor | None, MasterParam: Tensor | None,
-    ) -> None:  # fmt: skip
+        self,
+        Param: Tensor,
+        Grad: Tensor | Rows,
+        LearningRate: Tensor,
+        Moment1: Tensor,
+        Moment2: Tensor,
+        Beta1Pow: Tensor,
+        Beta2Pow: Tensor,
+        Beta1Tensor: Tensor | None,
+        Beta2Tensor: Tensor | None,
+        EpsilonTensor: Tensor | None,
+        MasterParam: Tensor | None,
+    ) -> None:
         beta1 = self.beta1 if Beta1Tensor is None else Beta1Tensor.item()
         beta2 = self.beta2 if Beta2Tensor is None else Beta2Tensor.item()
         epsilon = self.epsilon if EpsilonTensor is None else EpsilonTensor.item()

@@ -67,9 +67,16 @@ class Lamb(Update):
         return out
 
     def _update(
-        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Moment1: Tensor, Moment2: Tensor, Beta1Pow: Tensor, Beta2Pow: Tensor,
+        self,
+        Param: Tensor,
+        Grad: Tensor | Rows,
+        LearningRate: Tensor,
+        Moment1: Tensor,
+        Moment2: Tensor,
+        Beta1Pow: Tensor,
+        Beta2Pow: Tensor,
         MasterParam: Tensor | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         target = Param if MasterParam is None else MasterParam
         scale, epsilon = corrected(1.0, self.epsilon, number(Beta1Pow), number(Beta2Pow))
         if isinstance(Grad, Rows):

@@ -68,7 +68,7 @@ def update_unless(skip: Tensor | None, grad: Tensor | Rows, state: Sequence[Tens
 
 
 def skipping_bytes(SkipUpdate: Spec | None, Grad: Spec, *state: Spec | None) -> Size:
-    """Return the bytes that `update_unless` takes besides the update's own."""
+    """Return the bytes of `update_unless` besides the update's own."""
     if SkipUpdate is None or Grad.kind is SELECTED_ROWS or current_target().is_processor:
         return 0
     sizes = [spec.nbytes for spec in state if spec is not None]
