@@ -90,7 +90,7 @@ class Executor(ConstructorRepr):
         frozen: bool = False, graphs: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
-        self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads}
+        self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads, "graphs": graphs}
         self._threads = Threads(threads)
         self.align_feeds, self.frozen = align_feeds, frozen
         self._limit = None if memory_limit == "none" else default_limit() if memory_limit is None and device == "cpu" else None
@@ -205,7 +205,15 @@ class Executor(ConstructorRepr):
         return self._device is not None and self._device.type == "cuda"
 
     def feed_ahead(self, program: Program, fetch: Sequence[str], feed: dict[str, Any]) -> FeedAhead:
-        """Return a feed for `run` of the same fetches, whose copy to the device has begun."""
+        """Begin to copy the feed of a coming run to the device.
+
+        Args:
+            program, fetch: of the run.
+            feed: input -> its value.
+
+        Returns:
+            The feed for `run`. The error of a refused one is raised there.
+        """
         if self._copies is None:
             self._copies = CopyStream(self._device)
         return self._copies.begin(self.step(program, fetch).feeder, feed, self.notes)

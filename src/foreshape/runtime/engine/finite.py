@@ -110,7 +110,7 @@ def _with_guard(lowered: Step, first: int) -> tuple[int, list[Value]]:
     block's condition, and the changed numbers of the scale. So a device is waited for once.
     """
     calls = lowered.calls
-    guard = next((index for index in range(first, len(calls)) if calls[index].op.type == "conditional_block"), None)
+    guard = next((index for index in range(first, len(calls)) if _is_conditional(calls[index])), None)
     if guard is None:
         return first, []
     changed = {v.name for i in calls[first:guard] for v in i.changes() if v.persistable}
@@ -120,6 +120,11 @@ def _with_guard(lowered: Step, first: int) -> tuple[int, list[Value]]:
     if sum(map(_bytes, states)) > MOST or any(_bytes(v) > _NUMBER for v in made):
         return first, []
     return guard, [*made, *(v for v in states if _bytes(v) <= _NUMBER)]
+
+
+def _is_conditional(i: KernelCall) -> bool:
+    operator = i.op.operator
+    return operator is not None and operator.region == "conditional"
 
 
 def _updates(i: KernelCall) -> bool:
