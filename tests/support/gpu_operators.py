@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,13 +36,20 @@ WHOLE = {torch.ops.aten.adaptive_avg_pool2d, torch.ops.aten.adaptive_avg_pool3d}
 def efficient_attention(
     q: Any, k: Any, v: Any, bias: Any, begins: Any, key_begins: Any, longest: int, longest_key: int, dropout: float, mask: int, sums: bool, scale: float
 ) -> Any:
-    """Compute what CUDA's kernel gives for sequences of several lengths, sequence by sequence: the processor has none."""
-    assert bias is None and not dropout and sums and begins.dtype is key_begins.dtype is torch.int32 and q.shape[0] == 1 and q.shape[3] % 8 == 0
-    assert max(begins.diff()) == longest and max(key_begins.diff()) == longest_key
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    logarithms = torch.full((len(begins) - 1, q.shape[2], -(-longest // 32) * 32), torch.nan)
-    for number, (rows, keys, scores) in enumerate(_scored(q, k, begins, key_begins, mask, scale)):
-        out[0, rows] = (scores.softmax(-1) @ v[0, keys].transpose(0, 1)).transpose(0, 1)
+    """Compute what CUDA's kernel gives for ``[batch, time, heads, width]``, or for sequences of several lengths, side by side: the processor has none."""
+    assert not dropout and sums and not q.shape[3] % 8 and not v.shape[3] % 8 and all(x.stride(-1) == 1 for x in (q, k, v))
+    if begins is None:
+        count, longest = q.shape[:2]
+        assert bias is None or (bias.dtype is q.dtype and list(bias.shape) == [count, q.shape[2], longest, k.shape[1]] and bias.stride(-1) == 1)
+        assert bias is None or not any(stride % 8 for stride in bias.stride()[:-1])
+    else:
+        count = len(begins) - 1
+        assert bias is None and begins.dtype is key_begins.dtype is torch.int32 and q.shape[0] == 1
+        assert max(begins.diff()) == longest and max(key_begins.diff()) == longest_key
+    out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype)
+    logarithms = torch.full((count, q.shape[2], -(-longest // 32) * 32), torch.nan)
+    for number, (rows, keys, scores) in enumerate(_scored(q, k, bias, begins, key_begins, mask, scale)):
+        out[rows] = (scores.softmax(-1).to(v.dtype) @ v[keys].transpose(0, 1)).transpose(0, 1)
         logarithms[number, :, : scores.shape[1]] = scores.logsumexp(-1)
     return out, logarithms, torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64), longest, longest_key
 
@@ -51,23 +59,29 @@ def efficient_attention_gradient(
     offset: Any, mask: int, bias_gradient: bool, scale: float,
 ) -> Any:  # fmt: skip
     """Compute the gradients of `efficient_attention` from the logarithms that it gave."""
-    assert list(sums.shape) == [len(begins) - 1, q.shape[2], -(-longest // 32) * 32]
-    d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    for number, (rows, keys, scores) in enumerate(_scored(q, k, begins, key_begins, mask, scale)):
+    assert list(sums.shape) == [len(q) if begins is None else len(begins) - 1, q.shape[2], -(-longest // 32) * 32]
+    d_q, d_k, d_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    for number, (rows, keys, scores) in enumerate(_scored(q, k, bias, begins, key_begins, mask, scale)):
         weights = (scores - sums[number, :, : scores.shape[1], None]).exp()
-        of_rows, results = d[0, rows].transpose(0, 1), out[0, rows].transpose(0, 1)
-        moved = weights * (of_rows @ v[0, keys].permute(1, 2, 0) - (of_rows * results).sum(-1, keepdim=True)) * scale
-        d_q[0, rows] = (moved @ k[0, keys].transpose(0, 1)).transpose(0, 1)
-        d_k[0, keys] = (moved.mT @ q[0, rows].transpose(0, 1)).transpose(0, 1)
-        d_v[0, keys] = (weights.mT @ of_rows).transpose(0, 1)
+        of_rows, results = d[rows].transpose(0, 1).float(), out[rows].transpose(0, 1)
+        moved = weights * (of_rows @ v[keys].permute(1, 2, 0).float() - (of_rows * results).sum(-1, keepdim=True)) * scale
+        d_q[rows] = (moved @ k[keys].transpose(0, 1).float()).transpose(0, 1).to(q.dtype)
+        d_k[keys] = (moved.mT @ q[rows].transpose(0, 1).float()).transpose(0, 1).to(q.dtype)
+        d_v[keys] = (weights.mT @ of_rows).transpose(0, 1).to(q.dtype)
     return d_q, d_k, d_v, torch.empty(0)
 
 
-def _scored(q: Any, k: Any, begins: Any, key_begins: Any, mask: int, scale: float) -> Any:
-    """Yield the rows of each sequence, its keys, and their scores ``[heads, rows, keys]``."""
-    for a, b, c, e in zip(begins[:-1], begins[1:], key_begins[:-1], key_begins[1:], strict=True):
-        rows, keys = slice(int(a), int(b)), slice(int(c), int(e))
-        scores = q[0, rows].transpose(0, 1) @ k[0, keys].permute(1, 2, 0) * scale
+def _scored(q: Any, k: Any, bias: Any, begins: Any, key_begins: Any, mask: int, scale: float) -> Any:
+    """Yield the place of each sequence's rows, of its keys, and their scores ``[heads, rows, keys]``, fp32."""
+    if begins is None:
+        places = [((number, slice(None)), (number, slice(None))) for number in range(len(q))]
+    else:
+        ends = [[int(x) for x in b] for b in (begins, key_begins)]
+        places = [((0, slice(*a)), (0, slice(*b))) for a, b in zip(pairwise(ends[0]), pairwise(ends[1]), strict=True)]
+    for number, (rows, keys) in enumerate(places):
+        scores = q[rows].transpose(0, 1).float() @ k[keys].permute(1, 2, 0).float() * scale
+        if bias is not None:
+            scores = scores + bias[number]
         if mask:
             scores = scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), -torch.inf)
         yield rows, keys, scores

@@ -15,6 +15,7 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels import flash, onednn
 from foreshape.machine.kernels.call_record import NamedConstant, Subscript, of_operands
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Order, Sizes, Work
+from foreshape.machine.targets import current_target
 
 _BYTES = 4
 """The bytes of an element: the kernel is for fp32."""
@@ -39,6 +40,9 @@ class AttentionMemory:
         time, keys, width = q[-2], v[-2], q[-1]
         self.sums = product(q[:-1]) * _BYTES
         """The bytes of the logarithms, one for each row of weights."""
+        if not current_target().is_processor:
+            self._on_device(q, v, mask, causal)
+            return
         rows = minimum(time, 32 + 32 * reaches(time, 192) + 192 * reaches(time, 768))
         columns = minimum(keys, 512)
         self.forward = onednn.thread_count() * rows * (columns + 2 + width) * _BYTES
@@ -51,6 +55,17 @@ class AttentionMemory:
             if causal:
                 self.forward = maximum(self.forward, (4 * weights + 2 * queries + 4 * keys) * _BYTES + product(mask[:-1]) * (2 * _BYTES + 2))
             self.backward = maximum(self.backward, again) + self.sums * 2
+
+    def _on_device(self, q: Sequence[Size], v: Sequence[Size], mask: Sequence[Size] | None, causal: bool) -> None:
+        """Set the bytes on a device: of a mask with later rows hidden in it, shifted, and with rows of whole vectors; and of all weights without its kernel."""
+        time, keys = q[-2], v[-2]
+        masks: Size = 0
+        if mask is not None:
+            masks = 4 * product(mask[:-1]) * (keys + flash.ALIGNED) * _BYTES * (time if causal else 1)
+        takes = all(isinstance(width, int) and not width % flash.ALIGNED for width in (q[-1], v[-1]))
+        weights = 0 if takes else 3 * product(q[:-1]) * keys * _BYTES
+        self.forward = masks + weights
+        self.backward = masks + weights + self.sums
 
 
 def bytes_of(dims: Sequence[Size]) -> Size:
@@ -72,14 +87,14 @@ class Attention:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the result, and the logarithm of the sum of exponentials of each row of scores."""
-        rank, causal = q.dim(), self.later != 0.0
-        q, k, v, mask = self._operands(q, k, v, mask)
+        rank = q.dim()
+        q, k, v, mask, causal = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
             out, sums = flash.forward(q, k, v, mask, causal, self.scale)
             if mask is not None:
                 most = mask.amax(-1, keepdim=True)
                 nowhere = most == -torch.inf
-                if nowhere.any():  # the kernel gives zeros there
+                if not q.is_cpu or nowhere.any():  # the kernel gives zeros there
                     out.masked_fill_(nowhere, torch.nan)
                     sums.masked_fill_(nowhere.squeeze(-1), torch.nan)
                 if causal and not (mask[..., :1] >= (least := self._least(most))).all():
@@ -93,12 +108,12 @@ class Attention:
         rank = q.dim()
         if rank == 3:
             out, d = out.unsqueeze(1), d.unsqueeze(1)
-        q, k, v, mask = self._operands(q, k, v, mask)
+        q, k, v, mask, causal = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            far = None if mask is None else ~(sums.abs() <= _FAR)
+            far = None if mask is None or not q.is_cpu else ~(sums.abs() <= _FAR)  # elsewhere the mask is shifted
             if far is not None and far.any():
                 sums = sums.masked_fill(far, torch.inf)  # no weights there: they are made below
-            made = flash.backward(d, q, k, v, out, sums, mask, self.later != 0.0, self.scale)
+            made = flash.backward(d, q, k, v, out, sums, mask, causal, self.scale)
             if far is not None and mask is not None:
                 self._add_far(made, q, k, v, far, d, mask)
         else:
@@ -106,8 +121,8 @@ class Attention:
         d_q, d_k, d_v = made if rank == 4 else (g.squeeze(1) for g in made)
         return d_q, d_k.mT if self.turned else d_k, d_v
 
-    def _operands(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Return the operands as the kernels take them."""
+    def _operands(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool]:
+        """Return the operands as the kernels take them, and whether these hide later rows. With a mask on a device they do not: its numbers would be asked."""
         if self.turned:
             k = k.mT
         if q.dim() == 3:
@@ -115,7 +130,10 @@ class Attention:
             mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
         if mask is not None and mask.dim() in (1, 3):
             mask = mask.unsqueeze(0)
-        return _in_rows(q), _in_rows(k), _in_rows(v), mask
+        causal = self.later != 0.0
+        if causal and mask is not None and not q.is_cpu:
+            mask, causal = self._whole(mask, q, k, 0), False
+        return _in_rows(q), _in_rows(k), _in_rows(v), mask, causal
 
     def _least(self, most: Tensor) -> Tensor:
         """Return the least mask in a row that gives later columns no weight there: infinite where a sum with it would lose the causal mask."""

@@ -14,9 +14,12 @@ from foreshape.machine.kernels.attention import axes_by_time, work_of_attention
 from foreshape.machine.kernels.call_record import NamedConstant, ObjectAttribute, X, Y, call, of_operands
 from foreshape.machine.kernels.dropping import drawing_bytes
 from foreshape.machine.kernels.fused import Effects, FusedKernel
+from foreshape.machine.targets import current_target
 
 PIECE = 1 << 18
-"""The rough number of weights made at a time."""
+"""The rough number of weights made at a time: as many as stay in the processor's cache."""
+_PIECE_ON_DEVICE = 1 << 24
+"""Likewise on a device, where each piece launches kernels."""
 _BYTES = 4
 _Part = tuple[slice, slice]
 
@@ -94,9 +97,10 @@ def _by_time(like: Tensor, width: int) -> Tensor:
 def _parts(kept: Tensor) -> Iterator[_Part]:
     """Yield the parts done at a time: some examples, or some heads of one."""
     batch, heads, *of_head = kept.shape
+    piece = PIECE if kept.is_cpu else _PIECE_ON_DEVICE
     size = max(1, of_head[0] * of_head[1])
-    examples = max(1, PIECE // (size * max(1, heads)))
-    count = heads if examples > 1 else max(1, min(heads, PIECE // size))
+    examples = max(1, piece // (size * max(1, heads)))
+    count = heads if examples > 1 else max(1, min(heads, piece // size))
     for first in range(0, batch, examples):
         for head in range(0, heads, max(1, count)):
             yield slice(first, first + examples), slice(head, head + count)
@@ -107,9 +111,9 @@ def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> 
 
     ``later``: True if they hide later rows themselves.
     """
-    time, keys = q[-2], v[-2]
-    weights = minimum(product(q[:-1]) * keys, PIECE + time * keys) * _BYTES
-    rows = (minimum(product(q), PIECE + time * q[-1]), minimum(product(v), PIECE + keys * v[-1]))
+    time, keys, piece = q[-2], v[-2], PIECE if current_target().is_processor else _PIECE_ON_DEVICE
+    weights = minimum(product(q[:-1]) * keys, piece + time * keys) * _BYTES
+    rows = (minimum(product(q), piece + time * q[-1]), minimum(product(v), piece + keys * v[-1]))
     copied = (2 * rows[0] + 2 * rows[1]) * _BYTES
     hidden = time * keys * _BYTES if later else 0
     return weights + copied + hidden, 3 * weights + 2 * copied + hidden

@@ -1,10 +1,22 @@
-"""Scaled dot-product attention and its gradients over ``[batch, heads, time, width]``: torch's kernel for CPUs, and written out on other devices."""
+"""Scaled dot-product attention and its gradients over ``[batch, heads, time, width]``: torch's kernels for CPUs and for GPUs, and written out elsewhere.
+
+No run on a GPU has shown its kernel. A mask is shifted on devices, each row by its largest number. The result is the same, and sums of exponentials keep
+their digits.
+"""
 
 from __future__ import annotations
 
-from foreshape.core.values.torch_private import private
-from foreshape.core.values.torch_proxy import Tensor, torch
+from typing import Any
 
+from foreshape.core.values.torch_private import private
+from foreshape.core.values.torch_proxy import F, Tensor, torch
+
+ALIGNED = 8
+"""The columns of a head, and the begins of a mask's rows, are multiples of so many for the kernel of GPUs."""
+ROUNDED = 32
+"""That kernel rounds the rows of its logarithms up to a multiple of so many."""
+CAUSAL = 1
+"""Its number of the mask with which row j sees rows 0 to j."""
 _VECTOR = 16
 """The most numbers in a vector of torch's kernel: fewer columns are taken one by one."""
 
@@ -14,7 +26,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
 
     ``causal``: row j of q sees rows 0 to j of k alone.
     """
-    if q.device.type == "cpu":
+    if q.is_cpu:
         out, sums = private.attention(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         if k.shape[-2] < _VECTOR and not sums.all():  # torch's kernel takes a few scores without any number for masked ones
             lost = ~(_scores(q, k, None, causal, scale).amax(-1) > -torch.inf)
@@ -23,9 +35,21 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
             out.masked_fill_(lost.unsqueeze(-1), torch.nan)
             sums.masked_fill_(lost, torch.nan)
         return out, sums
+    mask, nowhere = _shifted(mask)
+    if fits(q, k, v):
+        out, sums, *_ = private.varied_attention(
+            *(x.transpose(1, 2) for x in (q, k, v)), _as_bias(mask, q, k), None, None, q.shape[-2], k.shape[-2], 0.0, CAUSAL if causal else 0, True, scale=scale
+        )
+        out, sums = out.transpose(1, 2), sums[..., : q.shape[-2]]
+        if nowhere is not None:
+            out.masked_fill_(nowhere, 0.0)
+            sums.masked_fill_(nowhere.squeeze(-1), torch.inf)  # no weights in the gradient either
+        return out, sums
     scores = _scores(q, k, mask, causal, scale)
     sums = scores.logsumexp(-1, keepdim=True)
-    weights = (scores - sums).exp_().nan_to_num_(0.0)  # of -inf - -inf, where a row is masked whole
+    if nowhere is not None:
+        sums.masked_fill_(nowhere, torch.inf)  # no weights, and none in the gradient
+    weights = (scores - sums).exp_().nan_to_num_(0.0)  # of -inf - -inf
     return (weights.to(v.dtype) @ v).transpose(1, 2).contiguous().transpose(1, 2), sums.squeeze(-1)
 
 
@@ -33,11 +57,59 @@ def backward(
     d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v, from the result of `forward`."""
-    if q.device.type == "cpu":
+    if q.is_cpu:
         return private.attention_gradient(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
+    mask, _ = _shifted(mask)
+    if fits(q, k, v):
+        time = q.shape[-2]
+        padded = F.pad(sums, (0, -time % ROUNDED))
+        unused = torch.empty((), dtype=torch.int64, device=q.device)  # the state of dropout
+        gradients: Any = private.varied_attention_gradient(
+            *(x.transpose(1, 2) for x in (d, q, k, v)),
+            _as_bias(mask, q, k),
+            out.transpose(1, 2),
+            None,
+            None,
+            time,
+            k.shape[-2],
+            padded,
+            0.0,
+            unused,
+            unused,
+            CAUSAL if causal else 0,
+            False,
+            scale=scale,
+        )
+        d_q, d_k, d_v = (g.transpose(1, 2) for g in gradients[:3])
+        return d_q, d_k, d_v
     weights = _weights(q, k, sums, mask, causal, scale)
     moved = _score_gradient(weights, d, v, out).mul_(scale).to(q.dtype)
     return moved @ k, moved.mT @ q, weights.to(d.dtype).mT @ d
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return True if the kernel of GPUs takes operands: some rows, of columns in whole vectors of 16 bytes of 16-bit numbers."""
+    kinds = (torch.float32, torch.float16, torch.bfloat16)
+    return q.is_cuda and q.dtype in kinds and q.dtype == k.dtype == v.dtype and q.numel() > 0 and k.numel() > 0 and not (q.shape[-1] | v.shape[-1]) % ALIGNED
+
+
+def _shifted(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return a mask less the largest number of each row, and the rows that are -inf whole; zeros there."""
+    if mask is None:
+        return None, None
+    most = mask.amax(-1, keepdim=True)
+    nowhere = most == -torch.inf
+    return (mask - most).masked_fill_(nowhere, 0.0), nowhere
+
+
+def _as_bias(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """Return a mask as the kernel of GPUs takes it: ``[batch, heads, time, keys]``, with rows that begin at whole vectors."""
+    if mask is None:
+        return None
+    mask = mask.to(q.dtype)
+    if any(stride % ALIGNED for stride in mask.stride()[:-1]) or mask.stride(-1) != 1:
+        mask = F.pad(mask, (0, -mask.shape[-1] % ALIGNED))[..., : mask.shape[-1]]
+    return mask.expand(*q.shape[:-1], k.shape[-2])
 
 
 def score_gradient(d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:

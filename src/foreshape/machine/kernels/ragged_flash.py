@@ -11,13 +11,7 @@ from typing import Any
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import Tensor, torch
-
-_ALIGNED = 8
-"""The columns of a head are a multiple of so many: vectors of 16 bytes of 16-bit numbers."""
-_ROUNDED = 32
-"""The kernel rounds the rows of its logarithms up to a multiple of so many."""
-_CAUSAL = 1
-"""The number of the mask with which row j sees rows 0 to j."""
+from foreshape.machine.kernels.flash import ALIGNED, CAUSAL, ROUNDED
 
 
 def fits(x: Tensor, heads: int, offsets: Sequence[Offsets], bias: Tensor | None) -> bool:
@@ -27,7 +21,7 @@ def fits(x: Tensor, heads: int, offsets: Sequence[Offsets], bias: Tensor | None)
         x.is_cuda
         and bias is None
         and x.dtype in kinds
-        and not x.shape[1] // heads % _ALIGNED
+        and not x.shape[1] // heads % ALIGNED
         and x.shape[0] == offsets[0].rows > 0
         and all(min(o.host_lengths) > 0 for o in offsets[:2])
     )
@@ -44,7 +38,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, heads: int, offsets: Sequence[Offse
         of_q.longest,
         of_k.longest,
         0.0,
-        _CAUSAL if causal else 0,
+        CAUSAL if causal else 0,
         True,
         scale=scale,
     )
@@ -56,7 +50,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v, from the results of `forward`."""
     of_q, of_k = offsets[:2]
-    padded = sums.new_zeros(of_q.count, heads, -(-of_q.longest // _ROUNDED) * _ROUNDED)
+    padded = sums.new_zeros(of_q.count, heads, -(-of_q.longest // ROUNDED) * ROUNDED)
     padded.transpose(1, 2)[of_q.segments, of_q.positions] = sums
     unused = torch.empty((), dtype=torch.int64, device=q.device)  # the state of dropout
     gradients: Any = private.varied_attention_gradient(
@@ -72,7 +66,7 @@ def backward(
         0.0,
         unused,
         unused,
-        _CAUSAL if causal else 0,
+        CAUSAL if causal else 0,
         False,
         scale=scale,
     )

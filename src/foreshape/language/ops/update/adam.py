@@ -201,10 +201,11 @@ class Adam(Update):
         else:
             steps = torch.full_like(second, math.inf)
         ratios = (1.0 - self.beta1**steps).div_(1.0 - first).mul_(scale)
-        for index, (rate, step) in enumerate(zip(ratios.to(params[0].dtype), steps.float(), strict=True)):
-            learning_rate = rates[index].reshape(())
-            if decay:
-                params[index].mul_(1.0 - learning_rate * decay)
+        learning_rates = torch.stack([r.reshape(()) for r in rates])
+        kept = 1.0 - learning_rates * decay if decay else None
+        for index, (rate, step) in enumerate(zip(ratios.to(params[0].dtype) * learning_rates, steps.float(), strict=True)):
+            if kept is not None:
+                params[index].mul_(kept[index])
             private.fused_adamw_(
                 [params[index]],
                 [grads[index].contiguous()],
@@ -212,7 +213,7 @@ class Adam(Update):
                 [moments2[index]],
                 [],
                 [step],
-                lr=rate * learning_rate,
+                lr=rate,
                 beta1=self.beta1,
                 beta2=self.beta2,
                 eps=self.epsilon,
