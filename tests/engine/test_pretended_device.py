@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,3 +277,32 @@ def test_a_batch_that_is_refused_ahead_is_refused_at_its_own_step() -> None:
         ahead = executor.feed_ahead(loss.block.program, [loss.name], {"x": np.zeros((2, 4), "float32")})
         with pytest.raises(fs.errors.FeedError, match="x"):
             executor.run(loss.block.program, ahead, [loss], scope)
+
+
+def test_results_that_are_read_later_wait_for_nothing_before() -> None:
+    ids = layer.data("ids", ["batch", 1], dtype="int64")
+    y = layer.embedding(ids, [8, 4], weight="table")
+    loss = layer.mean(layer.square(y))
+    fs.optimizer.SGD(0.5).minimize(loss)
+    main, startup, feed = fs.default_main_program(), fs.default_startup_program(), {"ids": np.array([[1], [7]])}
+
+    def losses(executor: fs.Executor, later: bool) -> list[Any]:
+        scope = fs.Scope()
+        executor.run(startup, scope=scope)
+        scope.set("table", np.arange(32, dtype="float32").reshape(8, 4))
+        return [executor.run(main, feed, [loss, y], scope, later=later) for _ in range(4)]
+
+    expected = losses(fs.Executor(), False)
+    np.testing.assert_array_equal([float(value[0]) for value in losses(fs.Executor(), True)], [float(value[0]) for value in expected])
+    with pretended() as device:
+        executor = fs.Executor(device.name)
+        losses(executor, True)
+        device.reset()
+        seen = losses(executor, True)
+        assert all("scope.py" in place for place in device.syncs_by_place)  # which moves the learning rate to the host, once
+        np.testing.assert_allclose([np.asarray(v[1]) for v in seen], [v[1] for v in expected], rtol=1e-6)
+        assert float(seen[3][0]) == pytest.approx(float(expected[3][0])) and seen[0][0].get().shape == expected[0][0].shape
+        executor.run(startup)
+        (wrong,) = executor.run(main, {"ids": np.array([[1], [8]])}, [loss], later=True)
+        with pytest.raises(fs.errors.ExecutionError, match=r"\[0, 8\)"):
+            float(wrong)

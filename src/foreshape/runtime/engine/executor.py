@@ -39,6 +39,7 @@ from foreshape.runtime.engine.captured_step import CapturedSteps
 from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
 from foreshape.runtime.engine.emit import Bound
 from foreshape.runtime.engine.fetched import names_of, with_checks
+from foreshape.runtime.engine.later_values import later_values
 from foreshape.runtime.engine.scope import Scope, default_scope
 from foreshape.runtime.feeding.feed import aligned
 from foreshape.runtime.feeding.feed_ahead import CopyStream, FeedAhead
@@ -145,7 +146,13 @@ class Executor(ConstructorRepr):
                     step.forget()
 
     def run(
-        self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None
+        self,
+        program: Program | None = None,
+        feed: Any = None,
+        fetch: Sequence[Variable | str] | Variable | str = (),
+        scope: Scope | None = None,
+        *,
+        later: bool = False,
     ) -> list[Any]:
         """Run a program once.
 
@@ -156,6 +163,8 @@ class Executor(ConstructorRepr):
                 rounded to float32, with one warning in a run.
             fetch: variables or their names.
             scope: holds the parameters; the default scope if left out.
+            later: give a `LaterValue` for each fetched value, and do not wait for a device. Numbers out of range, an error of the run on the processor, are
+                then told by the first of them to be read.
 
         Returns:
             The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse. An array of tensors gives a list of these, with
@@ -173,18 +182,18 @@ class Executor(ConstructorRepr):
             run = collector_waits(run)  # the step and its kernels are made
         if modes.is_set():
             with modes.left_out(self._device):
-                return run(program, feed, fetch, scope)
-        return run(program, feed, fetch, scope)
+                return run(program, feed, fetch, scope, later)
+        return run(program, feed, fetch, scope, later)
 
-    def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
-        return self.run_step(self.step(program, fetch), feed, scope)
+    def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope, later: bool) -> list[Any]:
+        return self.run_step(self.step(program, fetch), feed, scope, later)
 
-    def run_step(self, step: CompiledStep, feed: Any, scope: Scope) -> list[Any]:
+    def run_step(self, step: CompiledStep, feed: Any, scope: Scope, later: bool = False) -> list[Any]:
         """Return `run` of a compiled step, where no mode of torch's is set.
 
         Args:
             step: as `step` gives it.
-            feed, scope: as of `run`.
+            feed, scope, later: as of `run`.
         """
         with taking:
             if feed.__class__ is FeedAhead:
@@ -196,8 +205,8 @@ class Executor(ConstructorRepr):
         bound, planned = self.ready(step, tensors, signature, scope)
         if self.budget is not None:
             with self.budget.run(planned.arena or 0):
-                return self._called(step, bound, planned, tensors, scope)
-        return self._called(step, bound, planned, tensors, scope)
+                return self._called(step, bound, planned, tensors, scope, later)
+        return self._called(step, bound, planned, tensors, scope, later)
 
     @property
     def copies_ahead(self) -> bool:
@@ -218,14 +227,18 @@ class Executor(ConstructorRepr):
             self._copies = CopyStream(self._device)
         return self._copies.begin(self.step(program, fetch).feeder, feed, self.notes)
 
-    def _called(self, step: CompiledStep, bound: Bound, planned: ShapePlan, tensors: Sequence[Any], scope: Scope) -> list[Any]:
+    def _called(self, step: CompiledStep, bound: Bound, planned: ShapePlan, tensors: Sequence[Any], scope: Scope, later: bool) -> list[Any]:
         """Return the fetched values of a step over a scope."""
         function: Callable[..., Any] = bound.function if planned.small is None or self.check else step.function(bound, planned)
         if self.captured is not None and not self.check:
             function = partial(self._by_graph, self.captured, step, bound)
         fetched = self.call(step, function, planned, tensors, scope)
-        if self._device is not None:
-            fetched = self._on_host(fetched)
+        if later:
+            return later_values(fetched, len(step.fetchers), self._device, self._late_checks, partial(self._results, step))
+        return self._results(step, fetched if self._device is None else self._on_host(fetched))
+
+    def _results(self, step: CompiledStep, fetched: Sequence[Any]) -> list[Any]:
+        """Return fetched values of the host as `run` gives them."""
         for value, source in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
                 raise ExecutionError(f"{source.name} has no value: the block that makes it did not run")

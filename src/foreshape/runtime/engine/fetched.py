@@ -85,6 +85,12 @@ class HostCopies:
     def __init__(self) -> None:
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._device: Any = None
+        self._event: Any = None
+
+    def mark(self) -> None:
+        """Let `wait` wait for what has been copied until now, and for nothing launched since."""
+        if self._copies:
+            self._event = torch.cuda.current_stream(self._device).record_event()
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return the memory that a tensor is copied into, which has its numbers after `wait`; a tensor of the host itself."""
@@ -110,7 +116,7 @@ class HostCopies:
     def wait(self) -> None:
         """Wait until all copies are there. Pinned memory is little, so that nobody keeps it."""
         if self._copies:
-            torch.cuda.current_stream(self._device).synchronize()
+            (self._event or torch.cuda.current_stream(self._device)).synchronize()
         for out, pinned in self._copies:
             out.copy_(pinned)
 
