@@ -10,12 +10,13 @@ from support.pretended_device import pretended
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.transforms.passes import lower_precision
 
 BATCH, HEADS = 2, 3
 MASKS = ["none", "causal", "padding", "padding -inf", "a row hidden whole", "causal padding", "full", "far"]
 
 
-def network(mask: str, time: int, keys: int, width: int, turned: bool) -> tuple[fs.Program, list[str], dict[str, Any]]:
+def network(mask: str, time: int, keys: int, width: int, turned: bool, precision: str = "fp32") -> tuple[fs.Program, list[str], dict[str, Any]]:
     """Return a program with attention and its gradients, what to fetch, and a feed."""
     rng = np.random.default_rng(5)
     main = fs.Program()
@@ -42,7 +43,10 @@ def network(mask: str, time: int, keys: int, width: int, turned: bool) -> tuple[
         if added:
             scores = scores + (added[0] if len(added) == 1 else added[1] + added[0])
         out = layer.matmul(layer.softmax(scores), v)
-        pairs = fs.append_backward(layer.reduce_sum(layer.tanh(out)), [q, k, v])
+        loss = layer.reduce_sum(layer.tanh(out))
+    main = lower_precision(main, precision)
+    with fs.program_guard(main, fs.Program()):
+        pairs = fs.append_backward(main.global_block.var(loss.name), ["q", "k", "v"])
     return main, [out.name, *(g.name for _, g in pairs)], feed
 
 
@@ -64,3 +68,16 @@ def test_values_and_gradients_are_those_of_the_processor(mask: str, time: int, k
         far = mask == "far"  # the processor adds a large number to the scores, which loses their last digits
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-3 if far else 2e-5, err_msg=name)
     assert fs.plan(main, fetches, device="cuda").peak() >= 0.9 * counted  # a block of 512 for each small tensor within a kernel is not in it
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("mask", ["none", "causal", "causal padding"])
+def test_products_of_16_bits_around_a_softmax_are_one_kernel_too(mask: str, precision: str) -> None:
+    main, fetches, feed = network(mask, 8, 8, 16, False, precision)
+    expected = fs.Executor().run(main, feed, fetches, fs.Scope())
+    with pretended() as device:
+        seen = fs.Executor(device.name).run(main, feed, fetches, fs.Scope())
+        assert device.launches_by_name["_efficient_attention_forward"] == device.launches_by_name["_efficient_attention_backward"] == 1
+        assert not device.launches_by_name["bmm"]
+    for name, a, b in zip(fetches, seen, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0.05, atol=0.05, err_msg=name)

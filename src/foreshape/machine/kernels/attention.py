@@ -173,7 +173,7 @@ class Attention:
         """Return all that is added to the scores of some rows of q, from row ``first`` on."""
         if self.later == 0.0:
             return mask
-        hidden = q.new_full((q.shape[-2], k.shape[-2]), self.later).triu_(1 + first)
+        hidden = (q if mask is None else mask).new_full((q.shape[-2], k.shape[-2]), self.later).triu_(1 + first)
         return hidden if mask is None else mask + hidden
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

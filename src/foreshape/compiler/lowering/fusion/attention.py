@@ -6,6 +6,7 @@ After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(
     -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out hidden columns. Where weights are dropped before the
     product with v, ``kept = draw(q, k)`` stands where they were, and both kernels take it in the place of the sums
     Where such a constant is added to a mask that is one row for all rows of q, as for padding, the sum is not made: the kernels take that row
+    On devices the products may be of 16 bits, with the softmax between them in fp32: the kernel sums in fp32 itself
 Unless: something else reads a value between, or the gradient of the mask is wanted, or the mask is changed in its place and wanted by a gradient
 """
 
@@ -21,12 +22,13 @@ from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewri
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size, equal
-from foreshape.core.spec import FP32, UINT8, tensor
-from foreshape.language.operator.computations import Computation, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
+from foreshape.core.spec import BF16, FP16, FP32, UINT8, tensor
+from foreshape.language.operator.computations import Cast, Computation, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.machine.kernels import attention, dropped_attention
 from foreshape.machine.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.machine.kernels.dropped_attention import DroppedAttention, dropped_bytes
 from foreshape.machine.kernels.fused import FusedKernel
+from foreshape.machine.targets import current_target
 
 _FAR = -1e9
 
@@ -80,16 +82,23 @@ def _find(graph: Graph, softmax: KernelCall, computation: Softmax) -> _Attention
         return None
     drop = next((r for r in graph.readers(weights) if computes(r, Dropout) is not None), None)
     mixed = weights if drop is None else drop.results[0]
+    lowered = None if drop is not None or current_target().is_processor else next((r for r in graph.readers(mixed) if _lowers(r)), None)
+    mixed = mixed if lowered is None else lowered.results[0]
     mix = next((r for r in graph.readers(mixed) if computes(r, MatrixProduct) is not None and r.arguments[0] is mixed), None)
     if mix is None or computes(mix, MatrixProduct) != MatrixProduct():
         return None
-    gone, mask, scale = [softmax], None, None
+    gone, mask, scale = [softmax] if lowered is None else [lowered, softmax], None, None
     call = graph.maker(softmax.arguments[0])
     if call is not None and _adds_mask(graph, call):
         mask = call.arguments[1]
         gone.append(call)
         call = graph.maker(call.arguments[0])
     if call is not None and (scale := _scale(graph, call)) is not None:
+        gone.append(call)
+        call = graph.maker(call.arguments[0])
+    if lowered is not None:
+        if call is None or computes(call, Cast) is None:
+            return None
         gone.append(call)
         call = graph.maker(call.arguments[0])
     scores = computes(call, MatrixProduct)
@@ -99,10 +108,22 @@ def _find(graph: Graph, softmax: KernelCall, computation: Softmax) -> _Attention
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
     parts = _parts(graph, mask, softmax.arguments[0])
+    if lowered is not None and not all(_is_half(x) for x in (q, k, v)):
+        return None
     match = _AttentionMatch(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, call, mix, [*gone, call], drop=drop)
     if not _fits(graph, match) or not _with_gradient(graph, match, softmax):
         return None
     return match
+
+
+def _is_half(value: Argument) -> bool:
+    spec = spec_of(value)
+    return spec is not None and spec.dtype in (FP16, BF16)
+
+
+def _lowers(i: KernelCall) -> bool:
+    """Return True for a cast to 16 bits."""
+    return computes(i, Cast) is not None and _is_half(i.results[0])
 
 
 def _scale(graph: Graph, i: KernelCall) -> float | None:
@@ -178,6 +199,7 @@ def _with_gradient(graph: Graph, match: _AttentionMatch, softmax: KernelCall) ->
     """Find the gradient ops. Return False for unusual ones."""
     weights = softmax.results[0]
     mixed = weights if match.drop is None else match.drop.results[0]
+    mixed = match.gone[0].results[0] if match.gone[0] is not softmax else mixed  # of 16 bits
     readers = [r for r in graph.readers(mixed) if r is not match.mix]
     if not readers:
         return match.drop is None or graph.only_reader(weights) is match.drop
@@ -189,7 +211,7 @@ def _with_gradient(graph: Graph, match: _AttentionMatch, softmax: KernelCall) ->
     for i in undone if match.drop is None else [match.drop, *undone]:
         d, computation = call.results[0], computes(i, Computation)
         call = graph.only_reader(d)
-        if call is None or computation != (computes if isinstance(computation, Scaling) else backward_of)(call, Computation):
+        if call is None or computation != (computes if isinstance(computation, (Scaling, Cast)) else backward_of)(call, Computation):
             return False
         operands = i.arguments if i is match.scores else i.results[1:] if i is match.drop else i.results if i is softmax else []
         if any(a is not b for a, b in zip(call.arguments, (*operands, d), strict=False)):
