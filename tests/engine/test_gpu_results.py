@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine import test_attention_on_a_device as attention_cases
+from engine import test_captured_steps as captured_cases
+from engine import test_recurrence_on_a_device as recurrence_cases
 from support.corpus import REPLAYED
 from support.corpus import case as corpus_case
 from support.harness import Case, build, of_each_operator, sampled
@@ -172,3 +175,33 @@ def test_a_checked_run_on_a_gpu() -> None:
         executor.run(fs.default_startup_program(), scope=scope)
         first = float(executor.run(fs.default_main_program(), data, [cost], scope)[0])
         assert float(executor.run(fs.default_main_program(), data, [cost], scope)[0]) < first
+
+
+@pytest.mark.parametrize("mask", attention_cases.MASKS)
+@pytest.mark.parametrize(("time", "width"), [(40, 32), (33, 8), (33, 6)])
+def test_attention_by_its_kernel(mask: str, time: int, width: int) -> None:
+    main, fetches, feed = attention_cases.network(mask, time, time, width, width == 8)
+    wanted = fs.Executor().run(main, feed, fetches)
+    for name, a, b in zip(fetches, fs.Executor("cuda:0").run(main, feed, fetches), wanted, strict=True):
+        as_close(a, b, name, 2e-3 if mask == "far" else 1e-4)
+
+
+@pytest.mark.parametrize("case", recurrence_cases.CASES, ids=str)
+def test_recurrent_layers_by_cudnn(case: tuple[Any, ...]) -> None:
+    main, startup, fetches, feed = recurrence_cases.network(*case[:-1], 0.0)  # dropout is drawn by the device's own generator
+    scopes = [fs.Scope(), fs.Scope()]
+    for scope in scopes:
+        fs.Executor(seed=5).run(startup, scope=scope)
+    wanted = fs.Executor().run(main, feed, fetches, scopes[0])
+    for name, a, b in zip(fetches, fs.Executor("cuda:0").run(main, feed, fetches, scopes[1]), wanted, strict=True):
+        as_close(a, b, name)
+
+
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "W5", "W6", "W8"])
+def test_steps_by_cuda_graphs(name: str) -> None:
+    workload = captured_cases.workloads.load(name, 4096)
+    by_kernels, by_graph = (captured_cases.with_foreshape.Training(workload, "cuda:0") for _ in range(2))
+    by_graph.executor = fs.Executor("cuda:0", graphs=True)
+    for step in range(6):
+        as_close(np.asarray(by_graph(step)), np.asarray(by_kernels(step)), f"step {step}", 1e-3)
+    assert not captured_cases.graphs_of(by_graph.executor).refused
