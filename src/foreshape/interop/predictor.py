@@ -42,6 +42,7 @@ class Predictor:
             copies, kept kernels, and each run with its feed and results. Requests come one after another. Too large a one is run in parts, if no
             example changes another's results. Idle kernels and pages go back to the system where the next run would pass the bound.
         memory_limit, device: as for `Executor`; the limit is of the plan of each run, and refuses. With ``memory`` both count.
+        precision: as for `Executor`: "bf16", or "auto" where the processor has instructions for it; of Foreshape's engine.
         engine: "foreshape", or "onnxruntime", where that is installed: an ``.onnx`` runs there as it is, any other network is written as one, in memory.
             ``model`` is opened here then when it is asked for.
 
@@ -65,11 +66,12 @@ class Predictor:
         memory_limit: int | str | None = None,
         device: str = "cpu",
         engine: Engine = "foreshape",
+        precision: Literal["fp32", "bf16", "auto"] = "fp32",
     ) -> None:
         if engine not in get_args(Engine):
             raise SchemaError.one_of("engine", get_args(Engine), engine)
         self._given = path, params
-        self._settings: tuple[str, int | Literal["adaptive"] | None, int | str | None] = device, threads, memory_limit
+        self._settings: dict[str, Any] = {"device": device, "threads": threads, "memory_limit": memory_limit, "precision": precision}
         self._session: OnnxSession | CompiledModel | None = None
         self._bounded: BoundedModel | None = None
         compiled = is_compiled(path)
@@ -120,8 +122,7 @@ class Predictor:
     def _executor(self) -> Executor:
         from foreshape.runtime.engine import Executor
 
-        device, threads, memory_limit = self._settings
-        return Executor() if self._is_of_onnxruntime else Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
+        return Executor() if self._is_of_onnxruntime else Executor(**self._settings, frozen=True)
 
     def _bound(self, memory: int | str) -> None:
         """Open the network within a bound."""
@@ -129,7 +130,7 @@ class Predictor:
         from foreshape.interop.bounded_model import BoundedModel
 
         budget = self._executor.keep_within(bytes_of(memory))
-        self._bounded = BoundedModel(self.model, self._executor, budget, None if self._settings[2] is None else self._executor.memory_limit)
+        self._bounded = BoundedModel(self.model, self._executor, budget, None if self._settings["memory_limit"] is None else self._executor.memory_limit)
 
     @property
     def _is_of_onnxruntime(self) -> bool:

@@ -285,6 +285,8 @@ class Step:
     """The values for the second half of a step, in the first one."""
     whole: bool = False
     """True if a frozen step shall become one series of kernels (`foreshape.compiler.lowering.fusion.frozen_series`), even where other kernels are as fast."""
+    half: bool = False
+    """True if products and convolutions of a frozen step, and the values between them, shall be bf16."""
     target: DeviceTarget = field(default_factory=current_target)
     """The device that it is made for: by default the one of `foreshape.machine.targets.compiling_for`."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from foreshape.core.values.torch_proxy import Tensor
-from foreshape.machine.kernels.onednn_grids import Grid
+from foreshape.machine.kernels.onednn_grids import Grid, Kept
 from foreshape.machine.kernels.onednn_library import F32, RESULT, SOURCE, STEP_OF, ZERO_OF, After, Handle, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, described, order_of
 
@@ -69,15 +69,15 @@ class Rounded:
         return turned(library, dims[0], grids[0], self.grid), self.grid
 
 
-def turned(library: Library, dims: Dims, before: Grid | None, after: Grid | None) -> DescribedPrimitive:
-    """Return the description of numbers copied from one grid, or fp32, to another."""
-    if after is not None and not after.is_whole:
+def turned(library: Library, dims: Dims, before: Kept, after: Kept) -> DescribedPrimitive:
+    """Return the description of numbers copied from one grid, bf16 or fp32, to another."""
+    if isinstance(after, Grid) and not after.is_whole:
         raise Unimplemented(f"bytes from {after.low} to {after.high}")
     steps: dict[int, int] = {}
     zeros: list[int] = []
     constants: Constants = {}
     for name, grid in ((SOURCE, before), (RESULT, after)):
-        if grid is not None:
+        if isinstance(grid, Grid):
             axes, point, values = told(library, name, grid)
             steps, zeros, constants = {**steps, **axes}, [*zeros, *point], {**constants, **values}
     memories = [Memory(tuple(dims), order_of(dims), F32 if grid is None else grid.of) for grid in (before, after)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from math import prod
 from time import perf_counter
@@ -18,9 +19,26 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import count_kernels, drop_oldest, sizes_kept
 from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
-from foreshape.machine.kernels.onednn_library import RESULT, SCRATCHPAD, Handle, Library, LibraryError, Memory, Primitive, Unimplemented, arguments_of
-from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
-from foreshape.machine.kernels.onednn_stages import Stage, computed, lying
+from foreshape.machine.kernels.onednn_grids import HALF, Kept, bytes_of_element
+from foreshape.machine.kernels.onednn_library import (
+    ADDED,
+    BF16,
+    F32,
+    RESULT,
+    SCRATCHPAD,
+    SIZES,
+    SOURCE,
+    WEIGHTS,
+    Handle,
+    Library,
+    LibraryError,
+    Memory,
+    Primitive,
+    Unimplemented,
+    arguments_of,
+)
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, Packed, described, order_of, row_major_strides
+from foreshape.machine.kernels.onednn_stages import Normalized, Paired, Stage, computed, lying
 
 ALIGNMENT = 64
 """The alignment in bytes of values between kernels."""
@@ -63,10 +81,11 @@ class Series:
 
     Args:
         count: the number of operands, all fp32.
+        in_half: the values between its kernels are bf16.
     """
 
-    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
-        self._library, self._steps, self._count = library, tuple(steps), count
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int, in_half: bool = False) -> None:
+        self._library, self._steps, self._count, self._in_half = library, tuple(steps), count, in_half
         self._lines: dict[Hashable, Callable[[Sequence[Tensor]], Any]] = {}
         self._lock = threading.Lock()
         count_kernels(self, len(self._steps))
@@ -98,7 +117,7 @@ class Series:
 
     def line(self, library: Library, given: Sequence[Tensor]) -> ChainLine:
         """Return its kernels for the sizes of some operands, described by ``library``. Raises as `ChainLine`."""
-        return ChainLine(library, self._steps, given, self._out)
+        return ChainLine(library, self._steps, given, self._out, self._in_half)
 
     def forget(self, share: float) -> None:
         with self._lock:
@@ -167,11 +186,11 @@ class _Work(NamedTuple):
 
 
 class PlannedStep(NamedTuple):
-    """The primitives of a step, none where its result is its operand as it lies; the dims and the grid of its result; the bytes between."""
+    """The primitives of a step, none where its result is its operand as it lies; the dims and the form of its result; the bytes between."""
 
     primitives: list[tuple[DescribedPrimitive, tuple[int, ...], int]]
     dims: tuple[int, ...]
-    grid: Grid | None
+    grid: Kept
     room: int = 0
 
 
@@ -229,6 +248,59 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
     return PlannedStep(primitives, computation.dims, grid, room)
 
 
+def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], forms: Sequence[Kept], number: int, leaves: bool) -> PlannedStep:
+    """Return the work of a step between values of bf16. Products and convolutions read and write bf16, and sum in fp32, and so do kernels behind them.
+
+    A softmax reads and writes fp32, and so does a kernel without another one. Arguments as for `planned`.
+    """
+    stage, operand_dims, on = step.stage, [dims[s] for s in step.sources], [forms[s] for s in step.sources]
+    if isinstance(stage, StageOfSeveral) or step.rounding is not None:
+        raise Unimplemented("bytes beside bf16")
+    whole: list[Kept] = [None] * len(on)
+    read, end = whole, None
+    if isinstance(stage, Packed):
+        read, end = [HALF, *on[1:]], None if leaves else HALF
+    elif on[0] is HALF and not isinstance(stage, Normalized):
+        read = [HALF, *on[1:]] if isinstance(stage, Paired) else [HALF] * len(on)
+        end = None if leaves and isinstance(stage, Paired) else HALF
+    computation = None
+    if read is not whole:
+        with suppress(Unimplemented):
+            computation = _of_forms(library, stage, operand_dims, read, end)
+    if computation is None:
+        read, end, computation = whole, None, stage.described(library, operand_dims)
+    if not isinstance(computation, DescribedPrimitive):
+        return PlannedStep([], computation, on[0])
+    operands, primitives, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
+    for index, (before, after) in enumerate(zip(on, read, strict=True)):
+        if before is not after:
+            primitives.append((turned(library, operand_dims[index], before, after), (operands[index],), -1 - room))
+            operands[index], room = -1 - room, room + aligned(bytes_of_element(after) * prod(operand_dims[index]))
+    if computation.steps != order_of(computation.dims):
+        raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
+    primitives.append((computation, tuple(operands), number))
+    if leaves and end is not None:
+        primitives[-1] = (computation, tuple(operands), -1 - room)
+        primitives.append((turned(library, computation.dims, end, None), (-1 - room,), number))
+        end, room = None, room + aligned(4 * prod(computation.dims))
+    return PlannedStep(primitives, computation.dims, end, room)
+
+
+def _of_forms(library: Library, stage: Stage, dims: Sequence[tuple[int, ...]], read: Sequence[Kept], end: Kept) -> DescribedPrimitive | tuple[int, ...]:
+    """Return the computation of operands and a result in these forms."""
+    elements = {RESULT: F32 if end is None else end.of}
+    if isinstance(stage, Packed):
+        of_operands = dict(zip((SOURCE, ADDED), (F32 if form is None else form.of for form in read), strict=False))
+        return stage.described(library, dims, {**of_operands, **elements, WEIGHTS: BF16})
+    base = stage.described(library, dims)
+    if not isinstance(base, DescribedPrimitive):
+        return base
+    elements |= dict(zip(base.names, (F32 if form is None else form.of for form in read), strict=True))
+    first = read[0]
+    part = None if base.part is None or first is None else (base.part[0] * SIZES[first.of] // 4, base.part[1] * SIZES[first.of] // 4)
+    return described(library, base.record.of_elements(elements), base.constants, base.dims, base.steps, part)
+
+
 def aligned(size: int) -> int:
     """Return bytes rounded up to a multiple of `ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -241,10 +313,10 @@ class ChainLine:
         Unimplemented: oneDNN has no kernel for one of them. ShapeError: sizes do not fit.
     """
 
-    def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int]) -> None:
-        self.onednn, self._given = library, len(given)
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int], in_half: bool = False) -> None:
+        self.onednn, self._given, self._in_half = library, len(given), in_half
         dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
-        grids: list[Grid | None] = [None] * len(given)
+        grids: list[Kept] = [None] * len(given)
         roots = list(range(len(given)))  # the value in whose memory one lies
         work: list[_Work] = []
         room = 0  # for what is made of a step's operands, and of what its result is made
@@ -267,11 +339,11 @@ class ChainLine:
         descriptions = [d.description for d in (*copied.values(), *(w.described for w in work))]
         self._scratch = self._take(max((library.nbytes(library.scratchpad(d)) for d in descriptions), default=0))
         self._between = self._take(room)
-        sizes = [prod(d) * (4 if grid is None else 1) for d, grid in zip(dims, grids, strict=True)]
+        sizes = [prod(d) * bytes_of_element(grid) for d, grid in zip(dims, grids, strict=True)]
         places = [*[(index, 0) for index in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
-        for index, described in copied.items():  # brought into order first
+        for index, reordered in copied.items():  # brought into order first
             place = (None, self._take(sizes[index]))
-            self._add(-1, described, [(places[index], sizes[index]), (place, sizes[index])])
+            self._add(-1, reordered, [(places[index], sizes[index]), (place, sizes[index])])
             places[index] = place
         for w in work:
             parts = [((None, self._between - 1 - v), room) if v < 0 else (places[roots[v]], sizes[v]) for v in (*w.operands, w.result)]
@@ -279,9 +351,10 @@ class ChainLine:
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
         self._free: list[ChainCall] = []
 
-    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
-        """Return the work of a step, as `planned`."""
-        return planned(self.onednn, step, dims, grids, number, leaves)
+    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Any], number: int, leaves: bool) -> PlannedStep:
+        """Return the work of a step, as `planned`, or as `planned_in_half`."""
+        plan = planned_in_half if self._in_half else planned
+        return plan(self.onednn, step, dims, grids, number, leaves)
 
     def primitive(self, description: Handle) -> Handle:
         """Return the primitive of a description."""

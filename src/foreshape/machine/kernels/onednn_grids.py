@@ -1,10 +1,10 @@
-"""The numbers that bytes stand for."""
+"""What the values between kernels stand for where they are not fp32."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from foreshape.machine.kernels.onednn_library import S8, U8
+from foreshape.machine.kernels.onednn_library import BF16, F32, S8, SIZES, U8
 
 
 class Grid(NamedTuple):
@@ -24,3 +24,19 @@ class Grid(NamedTuple):
     def is_whole(self) -> bool:
         """Return True if the bytes' own range is the grid's, so that a kernel's saturation holds numbers in it."""
         return (self.low, self.high) in ((-128, 127), (0, 255))
+
+
+class Half(NamedTuple):
+    """Numbers of bf16."""
+
+    of: int = BF16
+
+
+HALF = Half()
+Kept = Grid | Half | None
+"""The form of a value between kernels; None for fp32."""
+
+
+def bytes_of_element(kept: Kept) -> int:
+    """Return the bytes of an element of a value."""
+    return SIZES[F32 if kept is None else kept.of]

@@ -24,10 +24,14 @@ _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 """The build for processors with GNU's OpenMP, whose threads are torch's."""
 
 _CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _ANY = 1, 1, 96, 1, 10, 1
-F32, S8, U8, S32 = 3, 5, 6, 4
+BF16, F32, S32, S8, U8 = 2, 3, 4, 5, 6
 """The element types of memory."""
+SIZES = {BF16: 2, F32: 4, S32: 4, S8: 1, U8: 1}
+"""Their bytes."""
 _DOTS = 0x48
 """The instructions with exact sums of products of bytes: VNNI, with vectors of 256 or 512 bits."""
+_HALF_DOTS = 0x80
+"""The instructions with products of bf16: AVX512_BF16, or AMX."""
 _WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
 _UNIMPLEMENTED, _LAST = 3, 4
 _REFUSALS = (2, _UNIMPLEMENTED)
@@ -96,7 +100,7 @@ class Memory(NamedTuple):
         """Return the bytes from its first element to behind its last one; 0 without steps."""
         if self.steps is None:
             return 0
-        return (4 if self.element == F32 else 1) * (1 + sum((n - 1) * s for n, s in zip(self.dims, self.steps, strict=True)))
+        return SIZES[self.element] * (1 + sum((n - 1) * s for n, s in zip(self.dims, self.steps, strict=True)))
 
 
 class After(NamedTuple):
@@ -126,6 +130,19 @@ class Primitive(NamedTuple):
         """Return its attributes."""
         last = self.arguments[-1]
         return last if isinstance(last, After) else self.arguments[-2]  # behind those of a convolution may stand whether it is transposed
+
+    def of_elements(self, elements: Mapping[int, int]) -> Primitive:
+        """Return the same computation of tensors of other element types, by the names of the primitive's arguments."""
+        arguments, after = list(self.arguments), self.after
+        for name, n in _MEMORIES[self.kind].items():
+            if name in elements and arguments[n] is not None:
+                arguments[n] = arguments[n]._replace(element=elements[name])
+        if self.kind == "joined":
+            arguments[0] = [m._replace(element=elements.get(SEVERAL + index, m.element)) for index, m in enumerate(arguments[0])]
+        if ADDED in elements and after.added is not None:
+            place = next(n for n, a in enumerate(arguments) if a is after)
+            arguments[place] = after._replace(added=after.added._replace(element=elements[ADDED]))
+        return self._replace(arguments=arguments)
 
     @property
     def memories(self) -> dict[int, Memory]:
@@ -253,6 +270,11 @@ class Library:
     def multiplies_bytes(self) -> bool:
         """Return True if products of bytes have exact sums and are fast: other processors lose a bit, or take more time than for fp32."""
         return bool(self._functions.dnnl_get_effective_cpu_isa() & _DOTS)
+
+    @property
+    def multiplies_halves(self) -> bool:
+        """Return True if products of bf16 are faster than of fp32 on this processor."""
+        return bool(self._functions.dnnl_get_effective_cpu_isa() & _HALF_DOTS)
 
     def number(self, of: int | float, rank: int = 1) -> Handle:
         """Return memory of one number, a float or a whole one, of so many dims."""

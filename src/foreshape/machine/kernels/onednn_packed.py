@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
@@ -37,6 +37,8 @@ from foreshape.machine.kernels.window_steps import effective_dilations, lacking
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""
+F32_ALONE: Mapping[int, int] = {}
+"""No element types besides fp32."""
 FEW = 400_000
 """So many multiplications repay no second thread. Reading an element of a weight counts as ``WEIGHT`` of them."""
 WEIGHT = 4
@@ -157,7 +159,7 @@ class OtherProduct(Otherwise, Protocol):
         ...
 
 
-class _Packed:
+class Packed:
     """A weight, in the order for its kernels (mostly the same for all sizes), and the kernels.
 
     Args:
@@ -203,14 +205,19 @@ class _Packed:
                 self._kernels[key] = kernel
             return kernel
 
-    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
+    def described(self, library: Library, dims: Sequence[Sequence[int]], elements: Mapping[int, int] = F32_ALONE) -> DescribedPrimitive:
         """Return the computation for an operand of these dims, and for a second, added one.
+
+        Args:
+            library: is its own.
+            dims: of the operands.
+            elements: the element types of the operands, the weight and the result where they are not fp32.
 
         Raises:
             Unimplemented: oneDNN has no kernel for these sizes. ShapeError: they do not fit.
         """
         with self._lock:
-            computation = self._described(dims[0], len(dims) > 1)
+            computation = self._described(dims[0], len(dims) > 1, elements)
         if len(dims) > 1 and tuple(dims[1]) != computation.dims:
             raise ShapeError(f"what is added must be fp32 of {list(computation.dims)}, as the result is; it is {list(dims[1])}")
         return computation
@@ -228,7 +235,7 @@ class _Packed:
         """Refuse operands that no kernel takes."""
         raise NotImplementedError
 
-    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
+    def _described(self, dims: Sequence[int], adds: bool, elements: Mapping[int, int] = F32_ALONE) -> DescribedPrimitive:
         """Return the computation for an operand of these dims."""
         raise NotImplementedError
 
@@ -259,7 +266,7 @@ class _Packed:
         return None if self._bias is None else Memory(tuple(dims), row_major_strides(dims))
 
 
-class PackedWindows(_Packed):
+class PackedWindows(Packed):
     """Windows over images, with the channels innermost in memory."""
 
     _channels: int
@@ -302,12 +309,13 @@ class PackedConvolution(PackedWindows):
         self._settings = (tuple(strides), tuple(dilations), paddings)
         self._channels, self._columns = per * groups, columns
 
-    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
+    def _described(self, dims: Sequence[int], adds: bool, elements: Mapping[int, int] = F32_ALONE) -> DescribedPrimitive:
         library = self._library
         dims, out, settings = self.windows(dims)
         result, bias = Memory(out, order_of(out)), self._bias_order(self._shape[:1])
         arguments = (Memory(dims, order_of(dims)), self._any, bias, result, *settings, After(result if adds else None, self._functions))
         record = Primitive("convolution", arguments, 1 if (prod(out) + WEIGHT * self._shape[0]) * prod(self._shape[1:]) < FEW else None)
+        record = record.of_elements(elements)
         with library.using(record.threads):
             description = library.described(record)
             if self._shape[0] * self._shape[1] == self._channels:
@@ -339,7 +347,7 @@ class PackedConvolution(PackedWindows):
         return dims, out, (strides, effective_dilations(dilations, self._shape[2:]), front, behind)
 
 
-class PackedProduct(_Packed):
+class PackedProduct(Packed):
     """``function(x weight + bias [+ other])`` of rows.
 
     Args:
@@ -381,13 +389,13 @@ class PackedProduct(_Packed):
         if len(dims) < 1 or dims[-1] != self._shape[0]:
             raise ShapeError(f"rows must be fp32 [..., {self._shape[0]}]; they are {list(dims)}")
 
-    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
+    def _described(self, dims: Sequence[int], adds: bool, elements: Mapping[int, int] = F32_ALONE) -> DescribedPrimitive:
         self._fit(dims)
         k, n = self._shape
         library, rows, out = self._library, prod(dims[:-1]), (*dims[:-1], n)
         result, bias = Memory((rows, n), (n, 1)), self._bias_order((1, n))
         arguments = (Memory((rows, k), (k, 1)), self._any, bias, result, After(result if adds else None, self._functions))
-        record = Primitive("product", arguments, 1 if (rows + WEIGHT) * k * n < FEW else None)
+        record = Primitive("product", arguments, 1 if (rows + WEIGHT) * k * n < FEW else None).of_elements(elements)
         with library.using(record.threads):
             return self._finish(library.described(record), record, bias, out, row_major_strides(out))
 

@@ -55,8 +55,8 @@ class RaggedProduct(PackedProduct):
 class RaggedSeries(Series):
     """A `Series` of rows in two parts: each of its steps computes every row by itself."""
 
-    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
-        super().__init__(library, steps, count)
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int, in_half: bool = False) -> None:
+        super().__init__(library, steps, count, in_half)
         self._is_large = sum(s.stage.nbytes for s in steps if isinstance(s.stage, PackedProduct)) > LARGE
 
     def __call__(self, *given: Tensor) -> Any:

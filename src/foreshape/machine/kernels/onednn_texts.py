@@ -14,8 +14,9 @@ from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import drop_oldest
-from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainKernel, ChainLine, KernelTime, PlannedStep, Series
-from foreshape.machine.kernels.onednn_grids import Grid
+from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainKernel, ChainLine, KernelTime, PlannedStep, Series, aligned
+from foreshape.machine.kernels.onednn_bytes import turned
+from foreshape.machine.kernels.onednn_grids import HALF, Grid
 from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, RESULT, SOURCE, STEP_OF, After, Handle, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
 from foreshape.machine.kernels.onednn_ragged import FILLED, RaggedSeries, lacking_of, with_zeros
@@ -61,13 +62,20 @@ class TextLine(ChainLine):
     """
 
     def __init__(
-        self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int], rows: int, kept: dict[Hashable, Any]
+        self,
+        library: Library,
+        steps: Sequence[ChainKernel],
+        given: Sequence[Tensor],
+        out: Sequence[int],
+        rows: int,
+        kept: dict[Hashable, Any],
+        in_half: bool = False,
     ) -> None:
         self._rows, self._kept = rows, kept
         self._own: dict[Hashable, Any] = {}  # the attentions, shared by layers
-        super().__init__(library, steps, given, out)
+        super().__init__(library, steps, given, out, in_half)
 
-    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
+    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Any], number: int, leaves: bool) -> PlannedStep:
         operand_dims, threads = [dims[s] for s in step.sources], self.onednn.threads()
         if not isinstance(step.stage, Attended):
             step_plan = self._kept.get((number, *operand_dims, threads))
@@ -75,7 +83,7 @@ class TextLine(ChainLine):
                 step_plan = self._kept[number, *operand_dims, threads] = super().plan(step, dims, grids, number, leaves)
             return step_plan
         (rows, width), heads = operand_dims[0], step.stage.heads
-        if any(grids[s] is not None for s in step.sources):
+        if any(isinstance(grids[s], Grid) for s in step.sources):
             raise Unimplemented("an attention takes no bytes")
         if any(d != operand_dims[0] for d in operand_dims) or width % heads or not 0 < self._rows <= rows:
             raise ShapeError.must("Q, K and V", f"[{self._rows} or more, {heads} equal parts]", f"{[list(d) for d in operand_dims]}")
@@ -84,9 +92,18 @@ class TextLine(ChainLine):
             attention = self._own[step.stage, width] = step.stage.primitives(self.onednn, self._rows, width)
             self._own.update((d.description, self.onednn.primitive(d.description)) for d in attention)
         scores, softmax, out = attention
-        q, k, v = step.sources
         room = -(-self.onednn.nbytes(scores.orders[RESULT]) // ALIGNMENT) * ALIGNMENT
-        return PlannedStep([(scores, (q, k), -1), (softmax, (-1,), -1), (out, (-1, v), number)], operand_dims[0], None, room)
+        primitives: list[tuple[DescribedPrimitive, tuple[int, ...], int]] = []
+        places: list[int] = []
+        for source in step.sources:  # it sums weights of a softmax, and reads fp32
+            if grids[source] is HALF:
+                primitives.append((turned(self.onednn, operand_dims[0], HALF, None), (source,), -1 - room))
+                places, room = [*places, -1 - room], room + aligned(4 * rows * width)
+            else:
+                places.append(source)
+        q, k, v = places
+        primitives += [(scores, (q, k), -1), (softmax, (-1,), -1), (out, (-1, v), number)]
+        return PlannedStep(primitives, operand_dims[0], None, room)
 
     def primitive(self, description: Handle) -> Handle:
         handle = self._own.get(description) or self._kept.get(description)
@@ -101,8 +118,8 @@ class TextSeries(Series):
     Its last operand are the offsets of the sequences. The function ``otherwise`` of an attention takes them too.
     """
 
-    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
-        super().__init__(library, steps, count)
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int, in_half: bool = False) -> None:
+        super().__init__(library, steps, count, in_half)
         self._kept: dict[Hashable, Any] = {}
         self._texts: dict[Hashable, TextLine | None] = {}
         self._parts = [self._part(begin, end) for begin, end in stretches([isinstance(s.stage, Attended) for s in steps])]
@@ -145,7 +162,7 @@ class TextSeries(Series):
                 if len(self._texts) >= max(MOST // len(self._steps), 1):
                     del self._texts[next(iter(self._texts))]
                 try:
-                    self._texts[key] = TextLine(self._library, self._steps, filled, self._out, count, self._kept)
+                    self._texts[key] = TextLine(self._library, self._steps, filled, self._out, count, self._kept, self._in_half)
                 except Unimplemented:
                     self._texts[key] = None
             return self._texts[key]
@@ -180,7 +197,7 @@ class TextSeries(Series):
         part_steps = [
             s._replace(sources=tuple(numbers[v] for v in s.sources), slot=None if first + index in later else s.slot) for index, s in enumerate(steps)
         ]
-        return _Part(begin, RaggedSeries(self._library, part_steps, len(sources)), False, sources, results, last)
+        return _Part(begin, RaggedSeries(self._library, part_steps, len(sources), self._in_half), False, sources, results, last)
 
 
 class _Part(NamedTuple):

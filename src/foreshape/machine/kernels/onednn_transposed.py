@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.onednn_library import After, Function, Library, Memory, Primitive, Unimplemented
-from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, PackedWindows, order_of
+from foreshape.machine.kernels.onednn_packed import F32_ALONE, FEW, DescribedPrimitive, PackedWindows, order_of
 from foreshape.machine.kernels.window_steps import effective_dilations
 
 TOGETHER = 2048
@@ -49,7 +49,7 @@ class PackedTransposedConvolution(PackedWindows):
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
         self._channels = channels
 
-    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
+    def _described(self, dims: Sequence[int], adds: bool, elements: Mapping[int, int] = F32_ALONE) -> DescribedPrimitive:
         self._fit(dims)
         inputs, channels, *window = self._shape
         if (self._bias is not None or self._functions) and inputs * prod(window) > TOGETHER:
@@ -65,7 +65,7 @@ class PackedTransposedConvolution(PackedWindows):
         library = self._library
         bias, settings = self._bias_order((channels,)), (strides, dilations, paddings, behind)
         arguments = (Memory(tuple(dims), order_of(dims)), self._any, bias, Memory(out, order_of(out)), *settings, After(None, self._functions), True)
-        record = Primitive("convolution", arguments, 1 if prod(dims) * channels * prod(window) < FEW else None)
+        record = Primitive("convolution", arguments, 1 if prod(dims) * channels * prod(window) < FEW else None).of_elements(elements)
         with library.using(record.threads):
             description = library.described(record)
             if channels == 1:

@@ -68,7 +68,7 @@ class CompiledStep:
     @collector_waits
     def __init__(
         self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
-        finite: Sequence[str] = (),
+        finite: Sequence[str] = (), half: bool = False,
     ) -> None:  # fmt: skip
         self.version, self.mark = program.version, program.updated_by
         self.program = program = for_step(program, fetches)
@@ -78,6 +78,7 @@ class CompiledStep:
         self.frozen = frozen
         with compiling_for(target_of(device)), device or nullcontext():  # constants are made there
             lowered = lower(program.global_block, fetches, fused, frozen)
+            lowered.half = half and frozen
             self.plain = replace(lowered, calls=list(lowered.calls))
             if fused:
                 fuse(lowered)

@@ -220,7 +220,8 @@ def _alike(graph: Graph, s: SeriesStage) -> bool:
 
 def _join(graph: Graph, run: list[SeriesStage]) -> bool:
     """Replace successive instructions by one."""
-    if len({id(s.of) for s in run}) < (1 if graph.lowered.whole else 2):
+    fewest = 1 if graph.lowered.whole or (graph.lowered.half and any(map(_packed, run))) else 2
+    if len({id(s.of) for s in run}) < fewest:
         return False
     everything = run
     run = _merged(graph, run)
@@ -264,10 +265,10 @@ def _pack(graph: Graph, run: list[SeriesStage], inside: dict[Value, int], outsid
             otherwise = attending(s.of) if isinstance(s.of, OpCall) and attention_of(s) is not None else _by_kernels(s)
             makers.append((0, None, otherwise, s.stage, sources, s.slot, len(scales), rounds))
         all_values += scales
-    return graph.pack("series", all_values, 0, partial(_series_of, tuple(makers), len(outside), rows_of(run[0]) is not None))
+    return graph.pack("series", all_values, 0, partial(_series_of, tuple(makers), len(outside), rows_of(run[0]) is not None, graph.lowered.half))
 
 
-def _series_of(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, *values: Any) -> Series:
+def _series_of(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, half: bool, *values: Any) -> Series:
     """Return the series, from the values of persistables."""
     kernels = library()
     assert kernels is not None
@@ -282,7 +283,7 @@ def _series_of(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, *val
         index += scale_count
         steps.append(ChainKernel(stage, otherwise, sources, slot, rounding))
     kind = TextSeries if any(isinstance(s.stage, Attended) for s in steps) else RaggedSeries if ragged else Series
-    return kind(kernels, steps, count)
+    return kind(kernels, steps, count, half)
 
 
 def _by_kernels(s: SeriesStage) -> Callable[..., Any]:
