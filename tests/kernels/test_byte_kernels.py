@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from foreshape.machine.kernels.dynamic_products import DynamicRows
 from foreshape.machine.kernels.frozen import NOTHING, RELU, Following, convolution, linear
 from foreshape.machine.kernels.onednn_bytes import Grid, Rounded
-from foreshape.machine.kernels.onednn_chain import ChainKernel, Series
+from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
 from foreshape.machine.kernels.onednn_stages import Each, Pooled
+from foreshape.machine.kernels.onednn_steps import ChainKernel
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's own library is not installed")
 SIGNED, UNSIGNED = (0, -128, 127), (77, 0, 255)

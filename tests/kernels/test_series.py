@@ -13,9 +13,10 @@ from foreshape.errors import ShapeError
 from foreshape.machine.kernels import onednn_chain as kernels
 from foreshape.machine.kernels.frozen import RELU, convolution, linear
 from foreshape.machine.kernels.normalized_rows import NormalizedRows
-from foreshape.machine.kernels.onednn_chain import ChainKernel, Series
+from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import Library, Unimplemented, library
 from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
+from foreshape.machine.kernels.onednn_steps import ChainKernel
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 

@@ -124,8 +124,8 @@ def test_a_step_takes_no_more_than_is_planned(lengths: tuple[int, ...], describe
 def test_rows_of_other_numbers_are_refused() -> None:
     import torch
 
-    from foreshape.machine.kernels.onednn_chain import ChainKernel
     from foreshape.machine.kernels.onednn_stages import Paired
+    from foreshape.machine.kernels.onednn_steps import ChainKernel
 
     found = library()
     if found is None:

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from foreshape.errors import FormatError
-from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainCall, MemoryPlace, PlacedPrimitive
+from foreshape.machine.kernels.onednn_chain import ChainCall, MemoryPlace, PlacedPrimitive
 from foreshape.machine.kernels.onednn_library import (
     F32,
     RESULT,
@@ -28,6 +28,7 @@ from foreshape.machine.kernels.onednn_library import (
     Primitive,
 )
 from foreshape.machine.kernels.onednn_packed import order_of
+from foreshape.machine.kernels.onednn_steps import ALIGNMENT
 from foreshape.machine.kernels.written_chain import KINDS, LARGEST, CompiledSize, WrittenPrimitive, arguments_read
 
 

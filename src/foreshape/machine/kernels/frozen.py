@@ -14,12 +14,13 @@ from foreshape.core.values.torch_private import has, private
 from foreshape.core.values.torch_proxy import F, Tensor, aten, torch
 from foreshape.machine.kernels import pointwise
 from foreshape.machine.kernels.kept_kernels import MOST
-from foreshape.machine.kernels.onednn_chain import ChainKernel, Series
+from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import Function, Library, library
 from foreshape.machine.kernels.onednn_packed import PackedConvolution, PackedProduct, Paddings
 from foreshape.machine.kernels.onednn_packed_bytes import ByteConvolution, ByteProduct, ByteWeight
 from foreshape.machine.kernels.onednn_ragged import RaggedProduct
 from foreshape.machine.kernels.onednn_stages import Each
+from foreshape.machine.kernels.onednn_steps import ChainKernel
 from foreshape.machine.kernels.onednn_transposed import PackedTransposedConvolution
 from foreshape.machine.kernels.window_steps import behind, is_unsound, settle
 

@@ -12,9 +12,10 @@ from typing import Any
 from foreshape.core.dims import Size, reaches
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
-from foreshape.machine.kernels.onednn_chain import ChainKernel, ChainLine, Series
+from foreshape.machine.kernels.onednn_chain import ChainLine, Series
 from foreshape.machine.kernels.onednn_library import Library
 from foreshape.machine.kernels.onednn_packed import PackedProduct
+from foreshape.machine.kernels.onednn_steps import ChainKernel
 
 PART = 32
 FILLED = 512

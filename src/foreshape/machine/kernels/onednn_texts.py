@@ -14,12 +14,13 @@ from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import drop_oldest
-from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainKernel, ChainLine, KernelTime, PlannedStep, Series, aligned
 from foreshape.machine.kernels.onednn_bytes import turned
+from foreshape.machine.kernels.onednn_chain import ChainLine, KernelTime, Series
 from foreshape.machine.kernels.onednn_grids import HALF, Grid
 from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, RESULT, SOURCE, STEP_OF, After, Handle, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
 from foreshape.machine.kernels.onednn_ragged import FILLED, RaggedSeries, lacking_of, with_zeros
+from foreshape.machine.kernels.onednn_steps import ALIGNMENT, ChainKernel, PlannedStep, aligned
 
 MOST = 1 << 13
 """So many primitives are kept for lengths of texts, each with its places in memory: some 50 MiB."""

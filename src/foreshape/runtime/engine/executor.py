@@ -349,7 +349,9 @@ class Executor(ConstructorRepr):
                     fused = self.check is not True
                     warn_of_updates(program, names)
                     refuse_other_ranks(program)
-                    compiled = steps[key] = CompiledStep(program, names, self._device, fused, self._threads.chooser(), self.frozen and fused, self.finite, self.precision == "bf16")
+                    compiled = steps[key] = CompiledStep(
+                        program, names, self._device, fused, self._threads.chooser(), self.frozen and fused, self.finite, self.precision == "bf16"
+                    )
             return compiled
 
     def _checked(self, planned: ShapePlan) -> Any:

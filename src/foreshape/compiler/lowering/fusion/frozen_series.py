@@ -42,10 +42,11 @@ from foreshape.language.operator.computations import (
 )
 from foreshape.machine.kernels import frozen, packed
 from foreshape.machine.kernels.frozen import RELU
-from foreshape.machine.kernels.onednn_chain import ChainKernel, Series
+from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import DIMS, POWERS, library
 from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
+from foreshape.machine.kernels.onednn_steps import ChainKernel
 from foreshape.machine.kernels.onednn_texts import Attended, TextSeries
 from foreshape.machine.targets import Feature
 

@@ -12,9 +12,9 @@ from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size, evaluate, maximum, product, reaches, symbols_of
 from foreshape.core.spec import FP32
 from foreshape.language.operator.byte_computations import GridRounding
-from foreshape.machine.kernels.onednn_chain import ALIGNMENT
 from foreshape.machine.kernels.onednn_ragged import FILLED, filling_bytes
 from foreshape.machine.kernels.onednn_stages import Same
+from foreshape.machine.kernels.onednn_steps import ALIGNMENT
 from foreshape.machine.kernels.onednn_texts import Attended, stretches
 
 _TRIED = 64
