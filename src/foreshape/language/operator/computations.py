@@ -476,6 +476,30 @@ class Transposition(ForwardOnly):
 
 
 @data_class(frozen=True)
+class DenseAttention(ForwardOnly):
+    """Attention ``softmax(scale X0 X1' + X3) X2`` over ``[batch, heads, time, width]``, or without heads. ``turned``: X1 is given transposed.
+
+    ``later``: the number added to the scores of later rows; 0 for none.
+    """
+
+    scale: float
+    turned: bool
+    later: float
+
+
+@data_class(frozen=True)
+class RowAttention(ForwardOnly):
+    """The same over rows ``[batch, time, heads * columns]``, for each head, and a last operand ``[batch, 1, 1, keys]``.
+
+    ``parts``: for each of X0, X1 and X2 the number of the operand in which it lies, its first column and the number of its columns.
+    """
+
+    heads: int
+    scale: float
+    parts: tuple[tuple[int, int, int], ...]
+
+
+@data_class(frozen=True)
 class ChannelShuffling(ForwardOnly):
     """Images ``[batch, channels, height, width]`` X0 with their channels, in groups one after the other, taken from each group in turn."""
 

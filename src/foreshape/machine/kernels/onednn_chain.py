@@ -85,6 +85,16 @@ class Series:
         """Return its kernels for the sizes of some operands, described by ``library``. Raises as `ChainLine`."""
         return ChainLine(library, self._steps, given, self._out, self._in_half)
 
+    def part(self, begin: int, end: int) -> SeriesPart:
+        """Return some successive steps, numbered as a series of their own."""
+        steps, first = self._steps[begin:end], self._count + begin
+        later = {v for s in self._steps[end:] for v in s.sources} | {*self._out}
+        sources = sorted({v for s in steps for v in s.sources if v < first})
+        results = [v for v in range(first, self._count + end) if v in later]
+        numbers = {v: index for index, v in enumerate((*sources, *range(first, self._count + end)))}
+        own = [s._replace(sources=tuple(numbers[v] for v in s.sources), slot=None if first + index in later else s.slot) for index, s in enumerate(steps)]
+        return SeriesPart(own, sources, results, [v for v in (*sources, *results) if v not in later and v >= self._count])
+
     def forget(self, share: float) -> None:
         with self._lock:
             drop_oldest(self._lines, share)
@@ -113,6 +123,15 @@ class Series:
                     values[v] = None
         out = [values[v] for v in self._out]
         return out[0] if len(out) == 1 else out
+
+
+class SeriesPart(NamedTuple):
+    """Successive steps of a series: the steps, and the numbers in the whole of their operands, of their results, and of values read last here."""
+
+    steps: list[ChainKernel]
+    sources: list[int]
+    results: list[int]
+    last: list[int]
 
 
 _Where = tuple[int | None, int]
@@ -225,6 +244,8 @@ class ChainLine:
         orders: dict[int, MemoryPlace] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
             begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
+            if name in described.begins:
+                begin, used = described.begins[name], described.begins[name] + described.record.memories[name].nbytes
             if used > size:
                 raise ShapeError(f"{used} bytes would be used of {size}")
             orders[name] = MemoryPlace(place[0], place[1] + begin, described.orders[name])

@@ -66,6 +66,7 @@ _MEMORIES: dict[str, Mapping[int, int]] = {
     "elementwise": {SOURCE: 1, RESULT: 1},
     "pooling": {SOURCE: 1, RESULT: 2},
     "softmax": {SOURCE: 0, RESULT: 0},
+    "softmax_to": {SOURCE: 0, RESULT: 1},
     "normalized_rows": {SOURCE: 0, RESULT: 0},
     "nearest": {SOURCE: 0, RESULT: 1},
     "joined": {RESULT: 1},
@@ -354,6 +355,10 @@ class Library:
     def softmax(self, source: Memory, axis: int, after: After) -> Handle:
         """Return the description of a softmax along an axis."""
         return self.quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, source, c_int(axis), after))
+
+    def softmax_to(self, source: Memory, result: Memory, axis: int, after: After) -> Handle:
+        """Return the description of a softmax along an axis, with a result of another element type."""
+        return self.quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, result, c_int(axis), after))
 
     def normalized_rows(self, rows: Memory, epsilon: float, scales: bool, shifts: bool, after: After) -> Handle:
         """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column."""

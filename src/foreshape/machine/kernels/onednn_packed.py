@@ -72,7 +72,7 @@ class DescribedPrimitive(NamedTuple):
 
     ``orders``: the layouts of all operands and the result of a call, by the names of the primitive's arguments: ``names`` are the operands', and `RESULT`.
     ``constants`` exist before, such as weights. ``dims`` and ``steps``, between elements, are the result's. ``part``: the range of bytes of the first operand
-    to read, if not all of it.
+    to read, if not all of it. ``begins``: the bytes before the first element of operands, by their names.
     """
 
     description: Handle
@@ -83,6 +83,7 @@ class DescribedPrimitive(NamedTuple):
     dims: tuple[int, ...]
     steps: tuple[int, ...]
     part: tuple[int, int] | None = None
+    begins: Mapping[int, int] = {}
 
 
 def described(

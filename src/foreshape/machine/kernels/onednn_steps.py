@@ -60,6 +60,17 @@ class StageOfSeveral(Protocol):
         ...
 
 
+@runtime_checkable
+class StageInHalf(StageOfSeveral, Protocol):
+    """A stage of several kernels, which reads and writes bf16 where it is told the forms of its operands."""
+
+    heads: int
+
+    def planned(
+        self, library: Library, dims: Sequence[tuple[int, ...]], sources: Sequence[int], number: int, forms: Sequence[Kept] = (), leaves: bool = True
+    ) -> PlannedStep: ...
+
+
 def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
     """Return the work of a step: by a kernel for bytes, or with its operands made fp32 before and its result made bytes behind.
 
@@ -111,6 +122,8 @@ def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[in
     A softmax reads and writes fp32, and so does a kernel without another one. Arguments as for `planned`.
     """
     stage, operand_dims, on = step.stage, [dims[s] for s in step.sources], [forms[s] for s in step.sources]
+    if isinstance(stage, StageInHalf):
+        return stage.planned(library, operand_dims, step.sources, number, on, leaves)
     if isinstance(stage, StageOfSeveral) or step.rounding is not None:
         raise Unimplemented("bytes beside bf16")
     whole: list[Kept] = [None] * len(on)

@@ -14,8 +14,9 @@ from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import drop_oldest
+from foreshape.machine.kernels.onednn_attention import HeadedAttention
 from foreshape.machine.kernels.onednn_bytes import turned
-from foreshape.machine.kernels.onednn_chain import ChainLine, KernelTime, Series
+from foreshape.machine.kernels.onednn_chain import ChainLine, KernelTime, Series, SeriesPart
 from foreshape.machine.kernels.onednn_grids import HALF, Grid
 from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, RESULT, SOURCE, STEP_OF, After, Handle, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
@@ -186,19 +187,10 @@ class TextSeries(Series):
 
     def _part(self, begin: int, end: int) -> _Part:
         """Return some successive steps as a part."""
-        steps, first = self._steps[begin:end], self._count + begin
-        later = {v for s in self._steps[end:] for v in s.sources} | {*self._out}
-        read = {v for s in steps for v in s.sources}
-        sources = sorted(v for v in read if v < first)
-        results = [v for v in range(first, self._count + end) if v in later]
-        last = [v for v in (*sources, *results) if v not in later and v >= self._count]
-        if isinstance(steps[0].stage, Attended):
-            return _Part(begin, steps[0].otherwise, True, list(steps[0].sources), results, [*{*last}])
-        numbers = {v: index for index, v in enumerate((*sources, *range(first, self._count + end)))}
-        part_steps = [
-            s._replace(sources=tuple(numbers[v] for v in s.sources), slot=None if first + index in later else s.slot) for index, s in enumerate(steps)
-        ]
-        return _Part(begin, RaggedSeries(self._library, part_steps, len(sources), self._in_half), False, sources, results, last)
+        part = self.part(begin, end)
+        if isinstance(self._steps[begin].stage, Attended):
+            return _Part(begin, self._steps[begin].otherwise, True, [*self._steps[begin].sources], part.results, part.last)
+        return _Part(begin, RaggedSeries(self._library, part.steps, len(part.sources), self._in_half), False, part.sources, part.results, part.last)
 
 
 class _Part(NamedTuple):
@@ -219,6 +211,29 @@ class _Part(NamedTuple):
             return results, [KernelTime(self.begin, perf_counter() - began, "attention")]
         results, times = self.run.clocked(*given)
         return results, [t._replace(step=self.begin + t.step) if t.step >= 0 else t for t in times]
+
+
+class AttendingSeries(Series):
+    """A series with dense attentions between its other steps; with too many scores for one piece of memory, the steps between them are a series each."""
+
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int, in_half: bool = False) -> None:
+        super().__init__(library, steps, count, in_half)
+        self._parts: list[tuple[Any, SeriesPart]] = []
+        for begin, end in stretches([isinstance(s.stage, HeadedAttention) for s in steps]):
+            part, attends = self.part(begin, end), isinstance(steps[begin].stage, HeadedAttention)
+            self._parts.append((steps[begin].otherwise if attends else Series(library, part.steps, len(part.sources), in_half), part))
+
+    def otherwise(self, given: Sequence[Tensor]) -> Any:
+        """Run the attentions by other kernels."""
+        values: dict[int, Any] = dict(enumerate(given))
+        for run, part in self._parts:
+            sources = part.sources if isinstance(run, Series) else part.steps[0].sources
+            operands = part.sources if isinstance(run, Series) else [part.sources[v] for v in sources]
+            results = run(*[values[v] for v in operands])
+            values.update(zip(part.results, [results] if len(part.results) == 1 else results, strict=True))
+            for v in part.last:
+                values[v] = None
+        return values[self._out[0]] if len(self._out) == 1 else [values[v] for v in self._out]
 
 
 def stretches(attends: Sequence[bool]) -> list[tuple[int, int]]:

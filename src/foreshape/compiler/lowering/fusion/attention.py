@@ -23,7 +23,7 @@ from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size, equal
 from foreshape.core.spec import BF16, FP16, FP32, UINT8, tensor
-from foreshape.language.operator.computations import Cast, Computation, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
+from foreshape.language.operator.computations import Cast, Computation, DenseAttention, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.machine.kernels import attention, dropped_attention
 from foreshape.machine.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.machine.kernels.dropped_attention import DroppedAttention, dropped_bytes
@@ -264,7 +264,7 @@ def _undropped(graph: Graph, match: _AttentionMatch) -> dict[KernelCall, list[Ke
     forward = attention.forward_call(kernel, rank, bool(masks), sums is not None, needs)
     back = partial(attention.gradient_call, kernel, rank, bool(masks))
     return {
-        mix: [fused(mix, forward, [q, k, v, *masks], [out] if sums is None else [out, sums])],
+        mix: [fused(mix, forward, [q, k, v, *masks], [out] if sums is None else [out, sums], DenseAttention(match.scale, match.turned, match.later))],
         **_gradient(match, back, [out, sums], lambda: _memory(match).backward),
     }
 

@@ -25,7 +25,7 @@ from foreshape.core.data_class import data_class
 from foreshape.core.dims import Size
 from foreshape.core.spec import FP32, tensor
 from foreshape.core.values.torch_proxy import torch
-from foreshape.language.operator.computations import Reshape
+from foreshape.language.operator.computations import Reshape, Slicing
 from foreshape.machine.kernels import packed, products
 from foreshape.machine.kernels.call_record import X, method
 from foreshape.machine.kernels.frozen import NOTHING, folded, linear
@@ -129,7 +129,8 @@ def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
     begin = 0
     for p in group:
         columns = method(X, "narrow", len(dims) - 1, begin, p.n)
-        part = fused(p.chain.last, FusedKernel("{op} part", columns, effects=_PART), [out], [p.chain.out])
+        cut = Slicing(((len(dims) - 1, begin, begin + p.n),))
+        part = fused(p.chain.last, FusedKernel("{op} part", columns, effects=_PART), [out], [p.chain.out], cut)
         product = [fused(p.chain.last, packed.linear(name, False, needs), [p.rows], [out])] if p is first else []
         replacements[p.chain.last] = [*product, part]
         begin += p.n

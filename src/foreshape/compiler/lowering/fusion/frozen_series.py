@@ -35,6 +35,7 @@ from foreshape.language.operator.computations import (
     Reduction,
     Relu,
     Reshape,
+    RowAttention,
     Slicing,
     Softmax,
     Split,
@@ -42,12 +43,13 @@ from foreshape.language.operator.computations import (
 )
 from foreshape.machine.kernels import frozen, packed
 from foreshape.machine.kernels.frozen import RELU
+from foreshape.machine.kernels.onednn_attention import HeadedAttention
 from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import DIMS, POWERS, library
 from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 from foreshape.machine.kernels.onednn_steps import ChainKernel
-from foreshape.machine.kernels.onednn_texts import Attended, TextSeries
+from foreshape.machine.kernels.onednn_texts import Attended, AttendingSeries, TextSeries
 from foreshape.machine.targets import Feature
 
 
@@ -96,6 +98,9 @@ def _stages(graph: Graph, i: KernelCall, results: set[Value]) -> list[SeriesStag
         return []
     if attention is not None:
         return [SeriesStage(i, values, attention)]
+    between = fused_as(i, RowAttention)
+    if between is not None:
+        return [SeriesStage(i, values, HeadedAttention(between.heads, between.scale, between.parts))]
     parting = computes(i, Split)
     if parting is not None and values[0].lod is None:
         return _parts(graph, i, values, parting.axis)
@@ -283,6 +288,8 @@ def _series_of(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, half
         rounding = None if rounds is None else rounds(*values[index : index + scale_count])
         index += scale_count
         steps.append(ChainKernel(stage, otherwise, sources, slot, rounding))
+    if any(isinstance(s.stage, HeadedAttention) for s in steps):
+        return AttendingSeries(kernels, steps, count, half)
     kind = TextSeries if any(isinstance(s.stage, Attended) for s in steps) else RaggedSeries if ragged else Series
     return kind(kernels, steps, count, half)
 
