@@ -116,6 +116,12 @@ def update(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update"))
 
 
+@pytest.fixture
+def on_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products by torch's BLAS, whatever the processor prefers: oneDNN takes more memory for small ones."""
+    monkeypatch.setattr("foreshape.machine.kernels.products._prefers_onednn", lambda: False)
+
+
 @pytest.fixture(autouse=True)
 def the_same_numbers_each_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor without a seed takes a test's own, so that what fails once fails again."""
