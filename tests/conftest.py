@@ -21,6 +21,7 @@ from support.some import examples, is_quick  # in the folder of this file
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that tests ask for else keep a core busy while they wait for one that has none
 os.environ.setdefault("FORESHAPE_VERIFY_PASSES", "1")  # the conditions after each pass
 os.environ.pop("COLUMNS", None)  # which would say how wide the command's tables are
 # A slow or busy machine is none of the faults that are looked for.
@@ -113,6 +114,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether golden texts are to be written again."""
     return bool(request.config.getoption("--update"))
+
+
+@pytest.fixture
+def on_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products by torch's BLAS, whatever the processor prefers: oneDNN takes more memory for small ones."""
+    monkeypatch.setattr("foreshape.machine.kernels.products._prefers_onednn", lambda: False)
 
 
 @pytest.fixture(autouse=True)

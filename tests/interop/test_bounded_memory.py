@@ -116,6 +116,7 @@ def test_images_are_run_in_parts(tmp_path: Path, parts: list[int]) -> None:
     assert predictor.plan().peak(batch=max(parts[:-1]), height=40, width=50) <= predictor.runs.limit  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("on_blas")
 def test_texts_are_cut_with_their_rows(tmp_path: Path, parts: list[int]) -> None:
     path = save(tmp_path, pairs)
     predictor, plain = bounded(path, 4 * MIB), fs.Predictor(path, threads=1)

@@ -17,7 +17,6 @@ from foreshape.compiler.lowering.fusion.graph import Graph
 from foreshape.compiler.lowering.fusion.rewrite_order import Rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall
 from foreshape.language.program import Role
-from foreshape.machine.kernels import products
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.transforms.passes import for_test
 
@@ -54,9 +53,9 @@ def applied(rewrite: Rewrite, program: fs.Program, fetches: list[str], frozen: b
     return count, [line for line in [*unified_diff(before, lines(graph), n=0, lineterm="")][2:] if line[0] != "@"]
 
 
+@pytest.mark.usefixtures("on_blas")
 @pytest.mark.parametrize("rewrite", rewrites(), ids=lambda r: r.name)
-def test_the_calls_before_and_after_a_rewrite(rewrite: Rewrite, update: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_prefers_onednn", lambda: False)  # kernels of products depend on the processor
+def test_the_calls_before_and_after_a_rewrite(rewrite: Rewrite, update: bool) -> None:
     if rewrite.name in rewrite_cases.NEEDS_LIBRARY and library() is None:
         pytest.skip("oneDNN's library is not installed for this machine")
     fetches = [v.name for v in CASES[rewrite.name]()]

@@ -67,6 +67,7 @@ def test_the_peak_is_the_planned_one(net: str, layers: int, both: bool, out: boo
     assert (1 - UNDER) * seen.peak <= planned <= (1 + over) * seen.peak + SMALL, f"planned {planned:,}, measured {seen.peak:,}: {planned / seen.peak:.3f}"
 
 
+@pytest.mark.usefixtures("on_blas")
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("net", "layers", "steps", "batch", "hidden"), [
     ("lstm", 1, 9, 32, 8), ("lstm", 1, 32, 16, 64), ("gru", 2, 6, 3, 8), ("simple_rnn", 1, 6, 3, 8), ("simple_rnn", 2, 20, 5, 16),

@@ -93,6 +93,7 @@ def attended() -> tuple[fs.Variable, dict[str, Any]]:
 DESCRIBED = (spread, picked, turned, waves, frequencies, bags, tables, sparse_tables, means, dense_means, enlarged, attended)
 
 
+@pytest.mark.usefixtures("on_blas")
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("described", DESCRIBED, ids=lambda one: one.__name__)
 def test_a_step_takes_what_is_planned(described: Callable[[], tuple[fs.Variable, dict[str, Any]]]) -> None:

@@ -12,6 +12,12 @@ from foreshape.runtime.operator_checks.gradients import check_gradient, has_grad
 from foreshape.runtime.operator_checks.sample_checks import check_file, check_kernel, check_reject, check_symbols, check_text
 
 CASES = list(sampled())
+COMMON = (
+    "tanh", "sigmoid", "relu", "gelu", "swish", "softmax", "matmul", "matmul_v2", "mul", "fc", "elementwise_add", "elementwise_mul", "elementwise_sub",
+    "elementwise_div", "layer_norm", "batch_norm", "conv2d", "pool2d", "cross_entropy", "softmax_with_cross_entropy", "lookup_table_v2", "reduce_mean",
+    "reduce_sum", "mean", "concat", "sequence_attention", "lstm", "gru", "square", "exp", "log", "sqrt",
+)  # fmt: skip
+"""What most networks are made of: a wrong gradient of these is found by the operator's own test in the quick suite."""
 
 
 def test_every_operator_has_samples_and_words() -> None:
@@ -43,7 +49,7 @@ def test_the_text_form_reads_back(name: str, cls: type[Operator], sample: Sample
     check_text(cls, sample)
 
 
-@of_each_operator((c for c in CASES if has_gradient(c[1], c[2])), quick=6)
+@of_each_operator((c for c in CASES if has_gradient(c[1], c[2])), quick=6, always=COMMON)
 def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
     check_gradient(cls, sample)
 

@@ -43,16 +43,18 @@ def rejected() -> Iterator[tuple[str, type[Operator], Reject]]:
             yield f"{cls.type}-{at}", cls, reject
 
 
-def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callable[[Callable[..., None]], Callable[[str], None]]:
+def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1, always: Iterable[str] = ()) -> Callable[[Callable[..., None]], Callable[[str], None]]:
     """Makes a test of one case, ``(name, class, ...)``, one of all cases of a file of operators, which tells of each that fails.
 
-    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run. One operator in ``quick`` is quick;
-    the others of its file are a long test of their own.
+    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run. One operator in ``quick`` is quick,
+    and those with the types ``always``; the others of its file are a long test of their own.
     """
     groups: dict[str, list[tuple[Any, ...]]] = {}
+    kept = set(always)
+    assert kept <= all_operators().keys(), f"no operators {sorted(kept - all_operators().keys())}"
     for case in cases:
         file = case[1].__module__.removeprefix("foreshape.language.ops.").replace(".", "/")
-        groups.setdefault(file if is_quick(case[1].type, quick) else f"{file}, the others", []).append(case)
+        groups.setdefault(file if case[1].type in kept or is_quick(case[1].type, quick) else f"{file}, the others", []).append(case)
 
     def decorate(test: Callable[..., None]) -> Callable[[str], None]:
         def of_all(of: str) -> None:

@@ -125,6 +125,8 @@ class Operator:
     """True if batched matrices of 32 or 64 bits may lie transposed: its kernel does not copy them."""
     multiplies_steps: ClassVar[bool] = False
     """True if it multiplies step by step inside, a few rows at a time: in its operands' precision, never lowered."""
+    untrained: ClassVar[tuple[str, ...]] = ()
+    """Results of floating-point numbers without a gradient through them, as numbers of rows."""
     described_results: ClassVar[bool] = False
     """True if its results are as their variables say, as feed's, and no rule gives them."""
     accumulates: ClassVar[tuple[str, ...]] = ()

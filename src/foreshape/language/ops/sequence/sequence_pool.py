@@ -55,6 +55,7 @@ class SequencePool(Operator):
     X = operand(FLOATING, doc="ragged rows")
     Out = result(doc="[sequences, *row], ragged as the outer levels of X")
     MaxIndex = result(doc="as Out for MAX and MIN, dense; otherwise no dims")
+    untrained = ("MaxIndex",)
     pooltype = _pooltype()
     pad_value = _pad_value()
     is_test = _is_test()
@@ -121,7 +122,7 @@ class SequencePool(Operator):
         return out.view(sequences.count, *X.shape[1:]), index
 
     def gradient_ops(self, slots: GradientSlots) -> None:
-        if any(n in slots.available for n in slots.output("MaxIndex")):
+        if any(n in slots.available for slot in self.untrained for n in slots.output(slot)):
             raise SchemaError("sequence_pool has no gradient through its result MaxIndex: nothing is to be trained through it")
         inputs = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
         if self.pooltype in _EXTREMES:
