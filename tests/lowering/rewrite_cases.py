@@ -177,6 +177,13 @@ def frozen_activation() -> list[Any]:
     return [x * layer.sigmoid(x)]
 
 
+def frozen_attention() -> list[Any]:
+    x = layer.data("x", shape=[BATCH, "time", 8])
+    q, k, v = (layer.transpose(layer.reshape(layer.fc(x, 8, flatten_last=1), [0, 0, 2, 4]), [0, 2, 1, 3]) for _ in range(3))
+    mixed = layer.matmul(layer.softmax(layer.scale(layer.matmul(q, k, transpose_y=True), 0.5)), v)
+    return [layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, 8])]
+
+
 def frozen_linear() -> list[Any]:
     return [layer.relu(layer.fc(_rows(40), 40))]
 
@@ -217,5 +224,5 @@ def frozen_direct() -> list[Any]:
     return [layer.exp(layer.transpose(_rows(), [1, 0]))]
 
 
-NEEDS_LIBRARY: Sequence[str] = ("frozen_normalization", "frozen_series")
+NEEDS_LIBRARY: Sequence[str] = ("frozen_attention", "frozen_normalization", "frozen_series")
 """Rewrites for oneDNN's own library alone."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from foreshape.core.dims import Size
+from foreshape.core.dims import Size, minimum, reaches
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.attention import Attention
@@ -19,13 +19,15 @@ from foreshape.machine.kernels.onednn_library import BF16, F32, SIZES, SOURCE, S
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
 from foreshape.machine.kernels.onednn_steps import PlannedStep, aligned
 
-MOST = 1 << 23
+MOST = 1 << 21
 """So many scores at most are there at once."""
+LONG = 512
+"""With more keys torch's kernel is as fast, and takes no memory for all scores."""
 
 
 def scores_bytes(heads: int, q: Sequence[Size], k: Sequence[Size]) -> Size:
     """Return the bytes of the scores of rows ``[batch, time, width]``, and of their softmax as bf16."""
-    return q[0] * heads * q[1] * k[1] * 6
+    return minimum(q[0] * heads * q[1] * k[1], MOST) * (1 - reaches(k[1], LONG + 1)) * 6
 
 
 class HeadedAttention(NamedTuple):
@@ -66,7 +68,7 @@ class HeadedAttention(NamedTuple):
         fits = all(len(d) == 3 and d[0] == batch for d in rows) and all(begin + width <= rows[n][2] for n, begin, width in self.parts)
         if not fits or rows[of_v[0]][1] != keys or of_q[2] != of_k[2] or any(m != (batch, 1, 1, keys) for m in masks):
             raise ShapeError.must("Q, K and V", "rows of one batch, and a mask [batch, 1, 1, time]", f"{[list(d) for d in dims]}")
-        if batch * heads * time * keys > MOST:
+        if keys > LONG or batch * heads * time * keys > MOST:
             raise Unimplemented("so many scores are made piece by piece")
         columns, values, pairs = of_q[2] // heads, of_v[2] // heads, (batch, heads, time, keys)
         element = BF16 if forms else F32
