@@ -87,6 +87,21 @@ def test_transformers_trainer_is_stopped_before_the_first_step_and_told_the_batc
         callback.on_train_begin(arguments(world_size=4, fsdp="full_shard"), None, None, **event)
 
 
+def test_transformers_trainer_drops_the_scores_before_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scored(Net):
+        def forward(self, words: torch.Tensor) -> dict[str, torch.Tensor]:
+            scores = self.out(self.table(words))
+            return {"loss": torch.nn.functional.cross_entropy(scores.flatten(0, 1), words.flatten()), "scores": scores}
+
+    monkeypatch.setitem(sys.modules, "transformers", ModuleType("transformers"))
+    monkeypatch.setattr("transformers.TrainerCallback", TrainerCallback, raising=False)
+    data, callback = [torch.ones(256, dtype=torch.long)] * 4, Preflight.for_transformers("24GiB", advice=False)
+    net: Any = Scored()
+    callback.on_train_begin(arguments(), None, None, model=net, optimizer=torch.optim.SGD(net.parameters()), train_dataloader=loader(data))
+    kept = fs.forecast(net, collated(data[:2]), optimizer="SGD", device="24GiB", advice=False)
+    assert callback.forecast is not None and callback.forecast.allocated == kept.allocated - 2 * 256 * 2000 * 4
+
+
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_lightnings_trainer_is_stopped_before_the_first_step(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType(package)
