@@ -50,7 +50,7 @@ def settings_of(models: Any, setup: Mapping[str, Any], device: str) -> Settings:
     def network() -> Any:
         net = models.build(setup, "cpu").train()
         kind = setup["args"].get("kind")
-        return Chosen(net, kind) if kind in KINDS else net
+        return Chosen(net, kind) if kind in KINDS and device != "cpu" else net
 
     def example(batch: int, length: int | None) -> Any:
         inputs, target = models.batch(setup, batch, length)

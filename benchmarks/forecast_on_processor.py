@@ -1,8 +1,8 @@
 """Forecasts beside real runs of eager torch on the processor: ``python benchmarks/forecast_on_processor.py SETUPS [--only PART] [--out FILE]``.
 
-SETUPS and the ``models.py`` beside it are those of ``benchmarks/forecast.py``. Batches, lengths, images and depths are cut on both sides to what a processor
-runs in seconds. Measured are the bytes of live storages of tensors, at every operator of three steps; memory that kernels take for themselves is left out on
-both sides. Printed are the relative errors of the peak, their median and the share within 5 and 10 %.
+SETUPS and the ``models.py`` beside it are those of ``benchmarks/forecast.py``. Batches, lengths, images, depths and widths are cut on both sides to what a
+processor runs in seconds, so that activations are still most of the memory. Measured is what torch's allocator of the processor has handed out at most,
+temporary memory of its kernels with it. Printed are the relative errors of the peak, their median and the share within 5 and 10 %.
 """
 
 from __future__ import annotations
@@ -13,79 +13,52 @@ import importlib
 import json
 import sys
 import time
-import weakref
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
 from forecast import settings_of
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.profiler import ProfilerActivity, profile
 
 from foreshape.apps.forecast.caching_allocator import PlainMemory
-from foreshape.apps.forecast.run_model import RunModel
-from foreshape.apps.forecast.traced_step import trace
+from foreshape.apps.forecast.forecasting import modelled
 
-MOST = {"layers": 3, "rows": 20_000}
+MOST = {"layers": 3, "rows": 20_000, "vocabulary": 4096}
 """Cuts of networks."""
-
-
-class LiveBytes(TorchDispatchMode):
-    """The bytes of storages of operators' results while somebody holds them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive = self.most = 0
-        self.seen: dict[int, Any] = {}
-
-    def count(self, tensor: torch.Tensor) -> None:
-        parts = [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
-        for part in parts:
-            storage = part.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
-            if key in self.seen:
-                continue
-
-            def drop(_: Any, key: int = key, size: int = size) -> None:
-                del self.seen[key]
-                self.alive -= size
-
-            self.seen[key] = weakref.ref(storage, drop)
-            self.alive += size
-            self.most = max(self.most, self.alive)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for value in tree_leaves(out):
-            if isinstance(value, torch.Tensor):
-                self.count(value)
-        return out
+TEXTS = ("gpt", "llama", "bert")
+NARROW = {"width": 4, "inner": 4}
+"""Divisors of the widths of transformers, so that a cut batch still takes more bytes than the optimizer."""
 
 
 def cut(setup: dict[str, Any]) -> dict[str, Any]:
     """Return a setup that a processor runs in seconds."""
-    args = {name: min(value, MOST[name]) if name in MOST else value for name, value in setup["args"].items()}
-    out = {**setup, "args": args, "precision": "amp_bf16" if setup["precision"] == "amp_fp16" else setup["precision"]}
+    model = setup["model"]
+    args = {**({"vocabulary": MOST["vocabulary"]} if model in TEXTS else {"width": 32} if model == "resnet" else {}), **setup["args"]}
+    args = {name: min(value, MOST[name]) if name in MOST else value for name, value in args.items()}
+    if model in (*TEXTS, "vit"):
+        args = {name: value // NARROW.get(name, 1) if isinstance(value, int) and not isinstance(value, bool) else value for name, value in args.items()}
     if "widths" in args:
-        args["widths"] = [min(width, 2048) for width in args["widths"]]
+        args["widths"] = [min(width, 512) for width in args["widths"]]
+    out = {**setup, "args": args, "precision": "amp_bf16" if setup["precision"] == "amp_fp16" else setup["precision"]}
     out.pop("wrapper", None)
     if "length" in setup:
-        out["length"] = min(setup["length"], 512 if setup["model"] == "waves" else 128)
-    if "side" in setup and setup["model"] != "vit":
-        out["side"] = min(setup["side"], 64)
-    rows = min(setup["plan"][0][0], 256 if setup["model"] in ("mlp", "tables", "graph") else 4)
-    length = setup["plan"][0][1]
-    out["plan"] = [[rows, min(length, 128) if length else None]] * 3
+        out["length"] = min(setup["length"], 512 if model == "waves" else 256)
+    if "side" in setup and model != "vit":
+        out["side"] = min(setup["side"], 32 if args.get("axes") == 3 else 96)
+    rows, length = (max(pair[axis] or 1 for pair in setup["plan"]) for axis in (0, 1))
+    most = min(rows, 2048 if model in ("mlp", "tables", "graph") else 8)
+    out["plan"] = [[max(1, pair[0] * most // rows), pair[1] and pair[1] * min(length, 256) // length] for pair in setup["plan"]]
     return out
 
 
 def measured(models: Any, setup: dict[str, Any]) -> int:
-    """Return the most bytes of live storages in a real run."""
+    """Return the most bytes of torch's allocator in a real run, by its profiler's record of each allocation."""
     gc.collect()
-    with LiveBytes() as meter:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         models.train(setup, "cpu", [tuple(pair) for pair in setup["plan"]])
-    return meter.most
+    events: list[Any] = record.profiler.kineto_results.events()
+    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
 
 
 def main() -> None:
@@ -104,7 +77,7 @@ def main() -> None:
         setup = cut(setup)
         began = time.process_time()
         sizes = [(rows, length or 0) for rows, length in setup["plan"]]
-        model = RunModel(trace(settings_of(models, setup, "cpu"), [(rows, length or None) for rows, length in sizes]), sizes)
+        model = modelled(settings_of(models, setup, "cpu"), sizes, len(set(sizes)) > 1)
         expected = model.run(sizes, PlainMemory()).allocated
         real = measured(models, setup)
         errors[setup["id"]] = expected / real - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -282,11 +283,82 @@ def test_the_first_batch_that_dies_is_told_with_the_largest_that_fits() -> None:
     assert json.loads(json.dumps(tight.to_dict()))["dies_at"] == 2
 
 
+class Masked(nn.Module):
+    """Attention with a mask, which its kernel pads to a multiple of 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.qkv, self.head = nn.Embedding(100, 64), nn.Linear(64, 192), nn.Linear(64, 100)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        n, t = ids.shape
+        q, k, v = self.qkv(self.words(ids)).view(n, t, 3, 4, 16).transpose(1, 3).unbind(2)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(n, 1, t, t, dtype=torch.bool))
+        return self.head(y.transpose(1, 2).reshape(n, t, 64))
+
+
+@pytest.mark.parametrize("longest", [512, 511])
+def test_lengths_are_told_apart_where_a_kernel_pads_some_alone(longest: int) -> None:
+    """All traced lengths but the longest have other operators."""
+    lengths = [longest, 300 + longest % 2 * 4, 200 + longest % 2 * 8, 111 + longest % 2, 33]
+    options: dict[str, Any] = {"loss": entropy, "precision": "amp-bf16", "device": "A100-80GB", "advice": False}
+    forecast = fs.forecast(Masked, batch, lengths=[(4, length) for length in lengths * 2], **options)
+    alone = [fs.forecast(Masked, batch(4, length), **options).allocated for length in lengths]
+    assert [step.allocated for step in forecast.steps[5:]] == pytest.approx(alone, rel=0.05)
+    assert any("other operators" in note for note in forecast.notes)
+
+
 def test_tensors_are_made_longer_where_lengths_are_asked_for() -> None:
     ids = torch.ones(4, 32, dtype=torch.int64)
     by_tensors = fs.forecast(Texts(), (ids, ids), loss=entropy, lengths=[16, 64], batch=2)
     by_function = fs.forecast(Texts(), batch, loss=entropy, lengths=[(2, 16), (2, 64)])
     assert by_tensors.steps == by_function.steps
+
+
+def test_sparse_gradients_have_an_entry_for_each_id() -> None:
+    """Beside torch's allocator of the processor in a real run, all ids differing."""
+
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag, self.table = nn.EmbeddingBag(16384, 64, mode="sum", sparse=True), nn.Embedding(16384, 64, sparse=True)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return (self.bag(ids) + self.table(ids).sum(1)).square().mean()
+
+    forecast = fs.forecast(Tables, torch.zeros(1024, 16, dtype=torch.int64), optimizer="SGD", device="cpu", advice=False)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
+        net = Tables()
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(3):
+            ids = torch.arange(16384).view(1024, 16)
+            optimizer.zero_grad()
+            net(ids).backward()
+            optimizer.step()
+    events: Any = record.profiler.kineto_results.events()
+    real = max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"))
+    assert forecast.allocated == pytest.approx(real, rel=0.05)
+
+
+def test_coalesced_gradients_are_as_large() -> None:
+    def taken(optimizer: str) -> int:
+        net = nn.EmbeddingBag(16384, 64, sparse=True)
+        return fs.forecast(net, torch.zeros(1024, 16, dtype=torch.int64), optimizer=optimizer, device="cpu", advice=False).allocated
+
+    values = 16384 * 64 * 4
+    assert taken("Adagrad") >= taken("SGD") + 3 * values  # the sums, the coalesced gradient, its squares
+
+
+def test_rms_norm_keeps_its_input_and_a_number_of_each_row() -> None:
+    """As CUDA's kernel does; of a weight of another type it is composed of operators."""
+
+    def names(precision: str) -> set[str]:
+        net = nn.Sequential(nn.Linear(64, 64), nn.RMSNorm(64), nn.Linear(64, 500))
+        plain = settings(net, precision=precision)._replace(example=lambda rows, _: (torch.zeros(rows, 64), torch.zeros(rows, dtype=torch.int64)))
+        return {note.name for note in trace(plain._replace(loss=F.cross_entropy), [(8, None)]).notes}
+
+    assert "rms_norm" in names("fp32") and "rsqrt" not in names("fp32")
+    assert "rms_norm" not in names("amp-bf16") and "rsqrt" in names("amp-bf16")
 
 
 def test_the_peak_is_told_by_the_users_lines() -> None:

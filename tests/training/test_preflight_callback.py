@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import foreshape as fs
-from foreshape.apps.training.callbacks.coming_batches import coming_batches
+from foreshape.apps.training.callbacks.coming_batches import coming_batches, example_lengths
 
 Preflight = fs.callbacks.Preflight
 LENGTHS = [8, 30, 12, 500, 9, 14, 11, 10]
@@ -85,6 +85,21 @@ def test_transformers_trainer_is_stopped_before_the_first_step_and_told_the_batc
     assert halves.forecast.allocated < roomy.forecast.allocated
     with pytest.warns(fs.ForeshapeWarning, match="FSDP"):
         callback.on_train_begin(arguments(world_size=4, fsdp="full_shard"), None, None, **event)
+
+
+def test_transformers_trainer_drops_the_scores_before_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scored(Net):
+        def forward(self, words: torch.Tensor) -> dict[str, torch.Tensor]:
+            scores = self.out(self.table(words))
+            return {"loss": torch.nn.functional.cross_entropy(scores.flatten(0, 1), words.flatten()), "scores": scores}
+
+    monkeypatch.setitem(sys.modules, "transformers", ModuleType("transformers"))
+    monkeypatch.setattr("transformers.TrainerCallback", TrainerCallback, raising=False)
+    data, callback = [torch.ones(256, dtype=torch.long)] * 4, Preflight.for_transformers("24GiB", advice=False)
+    net: Any = Scored()
+    callback.on_train_begin(arguments(), None, None, model=net, optimizer=torch.optim.SGD(net.parameters()), train_dataloader=loader(data))
+    kept = fs.forecast(net, collated(data[:2]), optimizer="SGD", device="24GiB", advice=False)
+    assert callback.forecast is not None and callback.forecast.allocated == kept.allocated - 2 * 256 * 2000 * 4
 
 
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
@@ -169,3 +184,46 @@ def test_batches_without_lengths_are_as_the_first_and_unreadable_ones_are_refuse
         coming_batches(loader(Stream()))
     with pytest.raises(fs.SchemaError, match="can be read once alone"):
         coming_batches(torch.utils.data.DataLoader(DATA, batch_sampler=iter([[0, 1]]), collate_fn=collated))  # type: ignore[arg-type]
+
+
+class ArrowColumns:
+    """As a data set of ``datasets``: rows in Arrow's columns, which tell the lengths of their lists; and a format of the rows."""
+
+    def __init__(self, rows: list[dict[str, Any]], kind: str | None = None) -> None:
+        self.rows, self.format = rows, {"type": kind}
+        self.column_names = list(rows[0])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def with_format(self, kind: str) -> ArrowColumns:
+        return ArrowColumns(self.rows, kind)
+
+    def select_columns(self, names: list[str]) -> ArrowColumns:
+        return ArrowColumns([{name: row[name] for name in names} for row in self.rows], self.format["type"])
+
+    def __getitem__(self, place: Any) -> Any:
+        return ArrowTable(self.rows[place]) if self.format["type"] == "arrow" else self.rows[place]
+
+
+class ArrowTable:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+        types = {name: "list<item: int64>" if isinstance(value, list) else "string" for name, value in rows[0].items()}
+        self.schema = SimpleNamespace(field=lambda name: SimpleNamespace(type=types[name]))
+
+    def __getitem__(self, name: str) -> Any:
+        lengths = [len(row[name]) for row in self.rows]
+        filled = SimpleNamespace(to_pylist=lambda: lengths)
+        return SimpleNamespace(chunks=[SimpleNamespace(value_lengths=lambda: SimpleNamespace(fill_null=lambda _: filled))])
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(None, LENGTHS), ("torch", LENGTHS), ("custom", None)])
+def test_lengths_of_arrow_columns_are_read(kind: str | None, expected: list[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foreshape.apps.training.callbacks.coming_batches._ROWS", 3)
+    data = ArrowColumns([{"title": "words", "words": [1] * n} for n in LENGTHS], kind)
+    assert example_lengths(data) == expected
+
+
+def test_arrow_columns_without_a_list_have_no_lengths() -> None:
+    assert example_lengths(ArrowColumns([{"title": "words"}])) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import itertools
@@ -19,7 +20,7 @@ from foreshape.apps.cli import completion
 from foreshape.apps.cli.arguments import Json
 from foreshape.apps.cli.output import console, error_text, plain_errors, print_json, print_plain, printing, stop
 from foreshape.core.hints import did_you_mean
-from foreshape.errors import ForeshapeError, FormatError, SchemaError
+from foreshape.errors import ForeshapeError, FormatError, SchemaError, needs
 
 if TYPE_CHECKING:
     from foreshape.apps.forecast import Forecast
@@ -69,6 +70,8 @@ def preflight(
         if not is_factory(place):
             raise typer.BadParameter(f"{place!r} is no function, as package.module:function", param_hint="PACKAGE:FUNCTION")
         batches = None if lengths is None else read_lengths(lengths)
+        with needs("preflight"):
+            importlib.import_module("torch")  # before the function is asked, which may take long
         with contextlib.redirect_stdout(sys.stderr):  # the function's own words are no part of the report
             arguments = _arguments(place, made_by(place, "PACKAGE:FUNCTION"))
         options = {"device": device, "precision": precision, "batch": batch, "limit": limit}

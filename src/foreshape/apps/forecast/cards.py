@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from foreshape.compiler.memory import byte_text, bytes_of
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError
 
@@ -56,6 +55,8 @@ class Card(NamedTuple):
         return {"total": "modelled", "context": "modelled", "capability": "certain", "blas_workspace": blas, "convolution_workspaces": "unknown"}
 
     def __str__(self) -> str:
+        from foreshape.compiler.memory import byte_text
+
         return f"{self.name} ({byte_text(self.available)} free)"
 
 
@@ -105,6 +106,8 @@ def card_of(device: str | int | Card) -> Card:
     """
     if isinstance(device, Card):
         return device
+    from foreshape.compiler.memory import byte_text, bytes_of  # the completion of the shell asks for the names alone
+
     if isinstance(device, str):
         key = re.sub(r"[\s_]", "", device.upper()).removeprefix("CUDA:").removeprefix("NVIDIA").removeprefix("GEFORCE")
         short = key.replace("-", "")

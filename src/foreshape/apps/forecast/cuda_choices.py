@@ -7,8 +7,10 @@ Casts to the lower precision, and the cache of weights cast, are torch's own for
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import FunctionType
 from typing import Any, Final
 
@@ -193,10 +195,34 @@ def _cross_entropy(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _rms_norm(mode: CudaChoices, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    x, shape, weight, epsilon = _arguments(("input", "normalized_shape", "weight", "eps"), (None, None, None, None), args, kwargs)
+    x, shape, weight = _arguments(("input", "normalized_shape", "weight"), (None, None, None), args, kwargs)
     if weight is not None and weight.dtype is not x.dtype:
         return NotImplemented  # mixed types are composed of operators
-    return private.fused_rms_norm(x, list(shape), weight, epsilon)[0]
+    out = _fused_rms_norm().apply(x, len(shape), weight)
+    mode.recorder.rename(out, "activation", "rms_norm")
+    return out
+
+
+@cache
+def _fused_rms_norm() -> Any:
+    """Return CUDA's one kernel (``layer_norm.cpp``), which keeps its operands and a number of each row; on the processor it is composed of operators."""
+
+    class FusedRmsNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, axes: int, weight: Any) -> Any:
+            scales = torch.empty(x.shape[: x.dim() - axes], dtype=torch.float32 if _is_half(x) else x.dtype)
+            ctx.save_for_backward(x, weight, scales)
+            return torch.empty_like(x)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            x, weight, _ = ctx.saved_tensors
+            grad = grads[0].contiguous()
+            out = torch.empty_like(x), None, None if weight is None else torch.empty_like(weight)
+            del grad
+            return out
+
+    return FusedRmsNorm
 
 
 def _recurrent(gates: int) -> Callable[..., Any]:
@@ -235,6 +261,30 @@ def cuda_autocast() -> Generator[None]:
         yield
     finally:
         cls.__init__ = original
+
+
+@contextmanager
+def no_packed_sequences(has_positions: Callable[[], bool]) -> Generator[None]:
+    """Let transformers' decoders make no mask for sequences packed in a row, within the block, unless the batch has positions of its own.
+
+    Without a cache they look into the positions for such sequences. Of tensors without numbers they take it that there are some, keep a mask of the length's
+    square, and leave the faster kernels of attention.
+    """
+    masks: Any = sys.modules.get("transformers.masking_utils")
+    name = "find_packed_sequence_indices"
+    original: Any = getattr(masks, name, None)
+    if original is None:
+        yield
+        return
+
+    def find(position_ids: Any) -> Any:
+        return original(position_ids) if has_positions() else None
+
+    setattr(masks, name, find)
+    try:
+        yield
+    finally:
+        setattr(masks, name, original)
 
 
 # --- workspaces

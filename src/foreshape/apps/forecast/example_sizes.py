@@ -50,8 +50,11 @@ def _fitted(value: Any, axis: int, size: int) -> Any:
     return value.index_select(axis, torch.arange(size) % value.shape[axis])
 
 
-def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int) -> list[Sizes]:
-    """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, as the points of the formulas and a check."""
+def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int, multiple: int = 1) -> list[Sizes]:
+    """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, as the points of the formulas and a check.
+
+    Their lengths are those of the run, or a little longer: shorter than the largest one's by a multiple.
+    """
     rows, columns = max(batches, key=lambda size: size[0] * max(size[1], 1))
     sizes = [(rows, columns)] * equal
     if not is_resizable:
@@ -59,5 +62,5 @@ def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int) -> li
     lengths = sorted({length for _, length in batches if length > 1} - {columns})
     if not lengths:
         return [*sizes, (rows + 1, columns), (rows + 3, columns)]
-    second, third = lengths[len(lengths) // 2], lengths[len(lengths) // 4]
+    second, third = (columns - (columns - lengths[len(lengths) // part]) // multiple * multiple for part in (2, 4))
     return [*sizes, (rows + 1, columns), (rows, second), (rows + 2, third)]

@@ -113,7 +113,7 @@ def forecast(
         groups,
     )
     outside = card.context + (NCCL_BYTES if groups is not None and not on_processor else 0)
-    available = card.total - outside if limit is None else bytes_of(limit)
+    available = max(0, card.total - outside) if limit is None else bytes_of(limit)
     config = AllocatorConfig.parse(allocator)._replace(by_fraction=limit is not None)
     return _Forecaster(settings, card, batches, is_resizable, config, available, outside).forecast(advice)
 
@@ -262,18 +262,32 @@ class _Forecaster:
         if self.settings.parallel is not None:
             out.append("modelled: NCCL's own memory, and the buffers of the parallel wrapper")
         if model.differing:
-            out.append(f"modelled: {model.differing} of {model.differing + len(model.points)} traced sizes have other operators than the largest")
+            out.append(f"modelled: {model.differing} of the traced sizes have other operators than the largest, as some lengths are padded by a kernel")
         return out
 
 
+_PADDED: Final = 16
+"""Kernels pad lengths to multiples of this, by an operator that is not there for a length that is one."""
+
+
 def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> RunModel:
-    """Return the model of a run over these batches, from a few traced steps."""
+    """Return the model of a run over these batches, from a few traced steps; from others again where some sizes have other operators than the largest."""
+    model = _modelled(settings, batches, is_resizable)
+    if model.differing and len({columns for _, columns in batches}) > 1:
+        again = _modelled(settings, batches, is_resizable, _PADDED)
+        if again.differing < model.differing:
+            again.differing = model.differing
+            return again
+    return model
+
+
+def _modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool, multiple: int = 1) -> RunModel:
     from foreshape.apps.forecast import traced_step
 
     for equal in (2, 3):
         if equal == 2 and (not is_resizable or settings.parallel is not None):  # DDP builds its buckets anew in the second step
             continue
-        sizes = traced_sizes(batches, is_resizable, equal)
+        sizes = traced_sizes(batches, is_resizable, equal, multiple)
         record = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes], equal)
         with contextlib.suppress(UnsteadyError):
             return RunModel(record, sizes)

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -133,7 +133,9 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
         name = str(func.__name__)
         node = private.current_autograd_node() if self.phase == "backward" else None
         self.line = self._line(node)
-        result = func(*args, **(kwargs or {}))
+        result = _sparse_result(name, args, node)
+        if result is None:
+            result = func(*args, **(kwargs or {}))
         if name == "lift_fresh.default":  # a constant of the processor
             self.leave_out(result)
             return result
@@ -172,10 +174,30 @@ class Recorder(_MODE):  # pyright: ignore[reportUntypedBaseClass]
             forward_line = self._lines.get(node._sequence_nr())
             if forward_line is not None:
                 return forward_line
-        line = user_line()
+        line = line_of(_running())
         if self.phase == "activation" or node is not None:
             self._lines.setdefault(private.sequence_number() - 1, line)
         return line
+
+
+def _sparse_result(name: str, args: Sequence[Any], node: Any) -> Any:
+    """Return the result of some operators of sparse tensors, which torch's rules of shapes leave without an entry; None for others.
+
+    The gradient of an embedding bag's table has an entry for each id (``EmbeddingBag.cpp``). A coalesced one has as many, as if all ids differed: nobody knows.
+    A parameter takes the parts of its new gradient without a copy (``accumulate_grad.h``).
+    """
+    if name == "_embedding_bag_backward.default" and args[9]:
+        grad, ids = args[0], args[1]
+        indices, values, shape = ids.reshape(1, -1), grad.new_empty(ids.numel(), grad.shape[1]), (args[6], grad.shape[1])
+    elif name == "clone.default" and args[0].is_sparse and node is not None and "AccumulateGrad" in node.name():
+        indices, values, shape = args[0]._indices(), args[0]._values(), args[0].shape
+    elif name in ("clone.default", "_coalesce.default") and args[0].is_sparse:
+        indices, values, shape = torch.empty_like(args[0]._indices()), torch.empty_like(args[0]._values()), args[0].shape
+    elif name == "sparse_mask.default" and not args[0].is_sparse:
+        indices, values, shape = args[1]._indices(), torch.empty_like(args[1]._values(), dtype=args[0].dtype), args[0].shape
+    else:
+        return None
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=name != "clone.default")
 
 
 def dense_parts(value: Any) -> tuple[Any, ...]:
@@ -183,24 +205,47 @@ def dense_parts(value: Any) -> tuple[Any, ...]:
     return (value._indices(), value._values()) if value.is_sparse else (value,)
 
 
-_OUTSIDE: Final[dict[str, bool]] = {}
+_KINDS: Final[dict[str, str]] = {}
+_STEP: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "traced_step.py")
+_PYTHON: Final = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-def _is_users(file: str) -> bool:
-    answer = _OUTSIDE.get(file)
-    if answer is None:
-        is_library = file.startswith((TORCH, _PACKAGE)) or os.sep not in file or (os.sep + "contextlib.py") in file or (os.sep + "functools.py") in file
-        answer = _OUTSIDE[file] = not is_library
-    return answer
+def _kind(file: str) -> str:
+    """Return "user's", "installed" (of another package), or "" for a file of torch, Python or this package."""
+    kind = _KINDS.get(file)
+    if kind is None:
+        if file.startswith((TORCH, _PACKAGE)) or os.sep not in file:
+            kind = ""
+        elif any(part in file for part in _INSTALLED):
+            kind = "installed"
+        else:
+            kind = "" if file.startswith(_PYTHON) else "user's"
+        _KINDS[file] = kind
+    return kind
 
 
-def user_line(frame: Any = None, line: int = 0) -> str:
-    """Return the innermost line outside of torch and this package as ``file.py:12``, or the line of a frame if it is outside; empty where there is none."""
-    if frame is not None:
-        return f"{os.path.basename(frame.f_code.co_filename)}:{line}" if _is_users(frame.f_code.co_filename) else ""
+def line_of(places: Iterable[tuple[str, int]]) -> str:
+    """Return the first of these files and lines that is the user's, as ``file.py:12``; else the first of an installed package; empty where there is none.
+
+    Args:
+        places: the innermost first; what called the traced step is left out.
+    """
+    installed = ""
+    for file, line in places:
+        if file == _STEP:
+            break
+        kind = _kind(file)
+        if kind == "user's":
+            return f"{os.path.basename(file)}:{line}"
+        if kind and not installed:
+            installed = f"{os.path.basename(file)}:{line}"
+    return installed
+
+
+def _running() -> Iterator[tuple[str, int]]:
+    """Yield the files and lines that run, the innermost first."""
     frame = inspect.currentframe()
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return ""

@@ -48,10 +48,14 @@ def formula(points: Sequence[Sizes], values: Sequence[int]) -> Callable[[int, in
     """Return the simplest formula with these bytes at these sizes: a constant, one product, a sum of two or more; rounded lengths before sums of three.
 
     At least one size must be left over as a check for the sum of as many terms as there are sizes less one; without a formula it is the nearest size.
+    Of sizes of one length alone, what grows with the batch is taken to grow with the length too (modelled).
     """
     if len(set(values)) == 1:
         return SizeFormula(((values[0], 0, 0),))
     powers = [power for power in _POWERS if len({batch ** power[0] * length ** power[1] for batch, length in points}) > 1 or power == (0, 0)]
+    lengths = {length for _, length in points}
+    if len(lengths) == 1 and lengths != {0}:
+        powers = [power for power in powers if power != (1, 0)]
     for number in range(1, len(points)):
         for multiple in _MULTIPLES if number <= 2 else (1,):
             padded = [(batch, -(-length // multiple) * multiple) for batch, length in points]

@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from foreshape.apps.forecast.cards import Card
-from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast
+from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast, no_packed_sequences
 from foreshape.apps.forecast.gathered_units import GatheredUnits
 from foreshape.apps.forecast.gradient_buckets import GradientBuckets
 from foreshape.apps.forecast.optimizers import build_optimizer
 from foreshape.apps.forecast.parallel import ParallelSettings
 from foreshape.apps.forecast.record import Record
-from foreshape.apps.forecast.recorder import Recorder, user_line
+from foreshape.apps.forecast.recorder import Recorder, line_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 
@@ -59,6 +60,7 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
         warnings.simplefilter("ignore")  # of tensors without numbers, and of autocast on the processor
         mode = stack.enter_context(_FAKE(allow_non_fake_inputs=True))
         run = _TracedRun(settings, recorder, mode)
+        stack.enter_context(no_packed_sequences(run.has_positions))
         try:
             if settings.card is not None:
                 stack.enter_context(CudaChoices(settings.card, recorder))
@@ -80,11 +82,7 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
 
 
 def _refused(error: Exception, recorder: Recorder) -> MemoryPlanError:
-    line = recorder.line
-    trace_back = error.__traceback__
-    while trace_back is not None:
-        line = user_line(trace_back.tb_frame, trace_back.tb_lineno) or line
-        trace_back = trace_back.tb_next
+    line = line_of((frame.f_code.co_filename, number) for frame, number in reversed(list(traceback.walk_tb(error.__traceback__)))) or recorder.line
     words = f"{type(error).__name__}: {str(error).strip()[:300]}"
     return MemoryPlanError(f"the training step cannot run on tensors without numbers, at {line or 'an unknown line'}: {words}")
 
@@ -103,6 +101,11 @@ class _TracedRun:
         self.optimizer: Any = None
         self.buckets: GradientBuckets | None = None
         self.units: GatheredUnits | None = None
+
+    def has_positions(self) -> bool:
+        """Tell whether the batch names positions of its own, as of packed sequences."""
+        inputs: Any = self.inputs
+        return isinstance(inputs, Mapping) and "position_ids" in cast("Mapping[str, Any]", inputs)
 
     # --- before the first step
 

@@ -93,7 +93,6 @@ NAMES = {
     "efficient_attention": PrivateName("ops.aten._scaled_dot_product_efficient_attention.default", "attention on CUDA in a forecast", "2.1"),
     "cudnn_attention": PrivateName("ops.aten._scaled_dot_product_cudnn_attention.default", "attention on CUDA in a forecast", "2.5"),
     "composed_attention": PrivateName("ops.aten._scaled_dot_product_attention_math.default", "attention on CUDA in a forecast", "2.5"),
-    "fused_rms_norm": PrivateName("ops.aten._fused_rms_norm.default", "RMSNorm on CUDA in a forecast", "2.9"),
     "softmax": PrivateName("ops.aten._softmax.default", "softmax from halves to fp32 in a forecast", "1.11"),
     "log_softmax": PrivateName("ops.aten._log_softmax.default", "log_softmax from halves to fp32 in a forecast", "1.11"),
     # networks as modules of torch

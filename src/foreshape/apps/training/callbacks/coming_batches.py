@@ -13,6 +13,8 @@ from foreshape.errors import SchemaError
 from foreshape.interop.torch.untyped_torch import pytree, torch
 
 _COLUMNS: Final = ("length", "lengths")
+_ROWS: Final = 10_000
+"""Rows that are read at once."""
 
 
 class ComingBatches(NamedTuple):
@@ -91,7 +93,7 @@ def _collated(loader: Any, group: Sequence[int]) -> Any:
 
 
 def example_lengths(dataset: Any) -> Sequence[int] | None:
-    """Return the length of each example where it costs little to read: of a column or attribute, or of examples in a list; None where it does not."""
+    """Return the length of each example where it costs little to read: of a column or attribute, or of examples in a list or in Arrow's columns; or None."""
     if isinstance(dataset, torch.utils.data.Subset):
         subset: Any = dataset
         lengths = example_lengths(subset.dataset)
@@ -101,10 +103,31 @@ def example_lengths(dataset: Any) -> Sequence[int] | None:
         values: Any = dataset[name] if name in columns else getattr(dataset, name, None)
         if values is not None and not callable(values) and len(values) == len(dataset):
             return [int(value) for value in values]
+    if hasattr(dataset, "with_format") and columns:
+        return _arrow_lengths(dataset)
     if not isinstance(dataset, (list, tuple)):
         return None
     out = [_length(value) for value in cast("Iterable[Any]", dataset)]
     return cast("list[int]", out) if all(out) else None
+
+
+def _arrow_lengths(dataset: Any) -> Sequence[int] | None:
+    """Return the lengths of a data set in Arrow's columns, as of ``datasets``: of the first column of lists; None without one, or behind a function."""
+    if dataset.format["type"] == "custom":
+        return None
+    rows = dataset.with_format("arrow")
+    kinds: Any = rows[:1].schema
+    name = next((name for name in dataset.column_names if str(kinds.field(name).type).startswith(("list", "large_list"))), None)
+    if name is None:
+        return None
+    lengths = rows.select_columns([name])
+    out = [
+        length
+        for first in range(0, len(dataset), _ROWS)
+        for part in lengths[first : first + _ROWS][name].chunks
+        for length in part.value_lengths().fill_null(0).to_pylist()
+    ]
+    return out if all(out) else None
 
 
 def _length(example: Any) -> int | None:

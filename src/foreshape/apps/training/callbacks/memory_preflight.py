@@ -76,8 +76,9 @@ class Preflight(ConstructorRepr):
         if is_parallel and (args.fsdp or args.deepspeed):
             _warn(_DIVIDED)
             return
+        has_names = isinstance(self.settings.get("checkpointing"), (list, tuple))
         self.check(
-            model,
+            model if has_names else _loss_alone(model),
             train_dataloader,
             optimizer=getattr(optimizer, "optimizer", optimizer),
             precision="amp-bf16" if args.bf16 else "amp-fp16" if args.fp16 else "fp32",
@@ -194,6 +195,20 @@ def _training_step(module: Any) -> Any:
             return self.network.training_step(batch, 0)
 
     step = LightningStep()
+    step.network = module
+    return step
+
+
+def _loss_alone(module: Any) -> Any:
+    """Return a module that gives the loss of transformers' module alone: its trainer drops the other results, as scores, before the backward pass."""
+    from foreshape.apps.forecast.traced_step import loss_of
+    from foreshape.interop.torch.untyped_torch import torch
+
+    class TrainerStep(torch.nn.Module):
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            return loss_of(self.network(*inputs, **named))
+
+    step = TrainerStep()
     step.network = module
     return step
 
