@@ -21,7 +21,7 @@ OTHERS: dict[str, Any] = {
     "device": "cpu", "clip": optimizer.ClipByNorm(2.0), "freeze": ("encoder.*",), "groups": (optimizer.Group("*.bias", learning_rate_factor=2.0),),
     "apply_decay_param_fun": None, "exclude_from_weight_decay_fn": None, "exclude_from_weight_decay": ("b",), "memory_limit": "2 GiB", "threads": 1,
     "trace": "trace.json", "steps": (3, 4), "min": -0.25, "seed": 7, "rates": (0.5, 0.25), "check": "fused", "every": 5, "keep": 3,
-    "patience": 9, "graphs": False,  # True asks for a GPU
+    "patience": 9, "graphs": False, "precision": "fp32",  # others ask for a GPU, or for a frozen executor
 }  # fmt: skip
 
 

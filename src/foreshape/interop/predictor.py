@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a compiled network answers without them
     from foreshape.interop.bounded_model import BoundedModel
     from foreshape.interop.model import InferenceModel
     from foreshape.interop.onnx_session import OnnxSession
+    from foreshape.machine.process.precision import Precision
     from foreshape.runtime.engine import Executor
     from foreshape.runtime.profiling import Profile
 
@@ -66,7 +67,7 @@ class Predictor:
         memory_limit: int | str | None = None,
         device: str = "cpu",
         engine: Engine = "foreshape",
-        precision: Literal["fp32", "bf16", "auto"] = "fp32",
+        precision: Precision = "fp32",
     ) -> None:
         if engine not in get_args(Engine):
             raise SchemaError.one_of("engine", get_args(Engine), engine)
@@ -77,12 +78,15 @@ class Predictor:
         compiled = is_compiled(path)
         if memory is not None and (compiled or engine != "foreshape" or device != "cpu"):
             raise SchemaError("memory is the bound of a network in Foreshape's engine on the processor, with its plan; neither of a compiled one nor elsewhere")
-        if compiled and (engine != "foreshape" or device != "cpu" or params is not None or threads == "adaptive" or memory_limit is not None or batch_queue):
-            settings = "engine, device, params, memory_limit, batch_queue and an adaptive number of threads"
+        others = precision != "fp32" or params is not None or threads == "adaptive" or memory_limit is not None or batch_queue
+        if compiled and (engine != "foreshape" or device != "cpu" or others):
+            settings = "engine, device, params, memory_limit, batch_queue, precision and an adaptive number of threads"
             raise SchemaError(f"{os.fspath(path)} is a compiled network: it runs for its sizes, on the processor; the network itself has {settings}")
         if engine == "onnxruntime":
-            if device != "cpu" or memory_limit is not None or threads == "adaptive":
-                raise SchemaError("onnxruntime runs on the processor, without a limit of memory, and with a fixed number of threads")
+            if device != "cpu" or memory_limit is not None or threads == "adaptive" or precision != "fp32":
+                raise SchemaError(
+                    "onnxruntime runs on the processor, without a limit of memory, in the network's own precision, with a fixed number of threads"
+                )
             from foreshape.interop.onnx_session import OnnxSession
 
             self._session = OnnxSession(path, params, threads)
@@ -131,6 +135,11 @@ class Predictor:
 
         budget = self._executor.keep_within(bytes_of(memory))
         self._bounded = BoundedModel(self.model, self._executor, budget, None if self._settings["memory_limit"] is None else self._executor.memory_limit)
+
+    @property
+    def precision(self) -> Literal["fp32", "bf16"]:
+        """The precision of products and convolutions on this machine."""
+        return "fp32" if self._session is not None else self._executor.precision
 
     @property
     def _is_of_onnxruntime(self) -> bool:
@@ -205,4 +214,5 @@ class Predictor:
         if self._session is not None:
             how = f"compiled for {shapes_text(self._session.sizes)}" if isinstance(self._session, CompiledModel) else "onnxruntime"
             return f"Predictor({', '.join(self.inputs)} -> {', '.join(self.outputs)}; {how})"
-        return f"Predictor{repr(self.model).removeprefix('InferenceModel')}"
+        shown = f"Predictor{repr(self.model).removeprefix('InferenceModel')}"
+        return shown if self.precision == "fp32" else f"{shown[:-1]}; bf16)"

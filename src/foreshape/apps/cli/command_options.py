@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import typer
 
@@ -83,6 +83,7 @@ class ServeOptions:
     users: int
     context: int | None
     device: str
+    precision: Literal["fp32", "bf16", "auto"]
     quiet: bool
     row_scales: bool
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -48,6 +48,10 @@ def serve(
             autocompletion=completion.devices,
         ),
     ] = "cpu",
+    precision: Annotated[
+        Literal["fp32", "bf16", "auto"],
+        typer.Option("--precision", help="The precision of products and convolutions of networks: auto is bf16 where the processor has instructions for it."),
+    ] = "fp32",
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     row_scales: EmbedderRowScales = False,
     operators: Operators = None,
@@ -57,7 +61,7 @@ def serve(
     from foreshape.apps.cli.command_options import ServeOptions
     from foreshape.apps.cli.user_operators import import_operators
 
-    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, quiet, row_scales)
+    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, quiet, row_scales)
     with plain_errors():
         import_operators(operators)
         _run(models, options)
@@ -96,7 +100,7 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         with printing():
             print_plain(text)
 
-    networks = Networks(options.threads, bounded=options.memory is not None, device=options.device)
+    networks = Networks(options.threads, bounded=options.memory is not None, device=options.device, precision=options.precision)
     writers = LanguageModels(options.users, options.context, options.threads, options.device)
     kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:

@@ -23,11 +23,13 @@ from foreshape.interop import Predictor
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
 from foreshape.interop.bounded_model import BoundedModel
+from foreshape.interop.compiled_file import is_compiled
 from foreshape.interop.example_feed import example_feed
 from foreshape.interop.memory_room import MemoryRoom
 from foreshape.interop.program_files import MODEL, find_program
 from foreshape.interop.results import Results
 from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
+from foreshape.machine.process.precision import Precision
 from foreshape.runtime.report import report_page
 
 
@@ -35,10 +37,16 @@ class Networks:
     """The kind of saved networks: of every format of `load_inference_model`."""
 
     def __init__(
-        self, threads: int | None = None, engine: Literal["foreshape", "onnxruntime"] = "foreshape", bounded: bool = False, device: str = "cpu"
+        self,
+        threads: int | None = None,
+        engine: Literal["foreshape", "onnxruntime"] = "foreshape",
+        bounded: bool = False,
+        device: str = "cpu",
+        precision: Precision = "fp32",
     ) -> None:
         """Set how all of them run. See `Predictor`; ``bounded``: each keeps all of its memory within its share of the server's."""
-        self._threads, self._bounded, self._device = threads, bounded, device
+        self._settings: dict[str, Any] = {"threads": threads, "device": device, "precision": precision}
+        self._bounded = bounded
         self._engine: Literal["foreshape", "onnxruntime"] = engine
 
     def finds(self, path: str) -> bool:
@@ -56,7 +64,8 @@ class Networks:
     def opened(self, path: str, opening: Opening) -> ServedNetwork:
         """Open a network, and run it once."""
         memory = opening.memory if self._bounded else None
-        return ServedNetwork(Predictor(path, threads=self._threads, engine=self._engine, memory=memory, device=self._device), opening)
+        settings: dict[str, Any] = {**self._settings, "precision": "fp32"} if is_compiled(path) else self._settings  # its kernels are written down
+        return ServedNetwork(Predictor(path, engine=self._engine, memory=memory, **settings), opening)
 
 
 class ServedNetwork:
@@ -126,7 +135,7 @@ class ServedNetwork:
         """Return the accepted sizes, and whether requests are joined."""
         feeds = self._predictor.model.program.feeds
         conditions = {word: text for feed in feeds.values() for word, text in feed.conditions.items()}
-        return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins}
+        return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins, "precision": self._predictor.precision}
 
     def feed(self, request: InferRequest) -> dict[str, Any]:
         """Return the arrays of a request with the names and element types of the network."""

@@ -20,19 +20,19 @@ from foreshape.core.values.late_checks import LateCheck, late_checks
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
-from foreshape.errors import ExecutionError, FeedError, ForeshapeError, SchemaError, border
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
 from foreshape.language.operator.registry import shown_type
 from foreshape.language.ops.tensor.random_state import check_state
 from foreshape.language.program import Op, Program, Role, Variable, default_main_program
 from foreshape.language.program.call_site import line_of, warn_user
 from foreshape.language.program.gc_pause import collector_waits
 from foreshape.machine.communication.process_group import team_of
-from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.process import torch_modes as modes
 from foreshape.machine.process.devices import device_of
 from foreshape.machine.process.machine_memory import default_limit
 from foreshape.machine.process.memory_budget import MemoryBudget
 from foreshape.machine.process.pages import keep_pages
+from foreshape.machine.process.precision import Precision, precision_here
 from foreshape.machine.process.this_run import MemoryLimit, this_run
 from foreshape.machine.process.threads import Threads, back_on, on_others, threads_here
 from foreshape.machine.process.waiting import waiting
@@ -91,7 +91,7 @@ class Executor(ConstructorRepr):
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
         memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None, align_feeds: bool = False,
-        frozen: bool = False, graphs: bool = False, precision: Literal["fp32", "bf16", "auto"] = "fp32",
+        frozen: bool = False, graphs: bool = False, precision: Precision = "fp32",
     ) -> None:  # fmt: skip
         self.device = device
         self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads, "graphs": graphs, "precision": precision}
@@ -108,7 +108,7 @@ class Executor(ConstructorRepr):
         self.budget: MemoryBudget | None = None
         """Keeps all runs, and the memory between them, below a bound."""
         self._device = None if device == "cpu" else device_of(device)
-        self.precision = _precision_here(precision, frozen, device)
+        self.precision: Literal["fp32", "bf16"] = precision_here(precision, frozen, device)
         self._copies: CopyStream | None = None
         if graphs and (self._device is None or self._device.type != "cuda"):
             raise ExecutionError.must("an executor with graphs", "on a CUDA device", device)
@@ -492,19 +492,3 @@ def refuse_other_ranks(program: Program) -> None:
                 f"sums gradients over ranks ({exchanges[0].type}); this run has {rank}. Start as many, or train the network without them: "
                 "fs.passes.for_test(program) drops its backward and update ops"
             )
-
-
-def _precision_here(precision: str, frozen: bool, device: str) -> Literal["fp32", "bf16"]:
-    """Return the precision of an executor on this machine."""
-    if precision not in ("fp32", "bf16", "auto"):
-        raise SchemaError.one_of("precision", ("fp32", "bf16", "auto"), precision)
-    if precision == "fp32":
-        return "fp32"
-    if not frozen or device != "cpu":
-        raise SchemaError.must(f"an executor with precision={precision!r}", "frozen and on the processor", f"frozen={frozen}, on {device}")
-    found = library()
-    if precision == "bf16":
-        if found is None:
-            raise ExecutionError("computing in bf16 needs oneDNN's own library: pip install 'foreshape[inference]'")
-        return "bf16"
-    return "bf16" if found is not None and found.multiplies_halves else "fp32"
