@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a compiled network answers without them
     from foreshape.interop.bounded_model import BoundedModel
     from foreshape.interop.model import InferenceModel
     from foreshape.interop.onnx_session import OnnxSession
-    from foreshape.machine.process.precision import Precision
+    from foreshape.machine.process.product_precision import Precision
     from foreshape.runtime.engine import Executor
     from foreshape.runtime.profiling import Profile
 

@@ -29,7 +29,7 @@ from foreshape.interop.memory_room import MemoryRoom
 from foreshape.interop.program_files import MODEL, find_program
 from foreshape.interop.results import Results
 from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
-from foreshape.machine.process.precision import Precision
+from foreshape.machine.process.product_precision import Precision
 from foreshape.runtime.report import report_page
 
 

@@ -1,4 +1,4 @@
-"""What the values between kernels stand for where they are not fp32."""
+"""The forms of values between kernels besides fp32: bytes on a grid, and bf16."""
 
 from __future__ import annotations
 

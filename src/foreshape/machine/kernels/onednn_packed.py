@@ -160,7 +160,7 @@ class OtherProduct(Otherwise, Protocol):
         ...
 
 
-class Packed:
+class PackedWeight:
     """A weight, in the order for its kernels (mostly the same for all sizes), and the kernels.
 
     Args:
@@ -267,7 +267,7 @@ class Packed:
         return None if self._bias is None else Memory(tuple(dims), row_major_strides(dims))
 
 
-class PackedWindows(Packed):
+class PackedWindows(PackedWeight):
     """Windows over images, with the channels innermost in memory."""
 
     _channels: int
@@ -348,7 +348,7 @@ class PackedConvolution(PackedWindows):
         return dims, out, (strides, effective_dilations(dilations, self._shape[2:]), front, behind)
 
 
-class PackedProduct(Packed):
+class PackedProduct(PackedWeight):
     """``function(x weight + bias [+ other])`` of rows.
 
     Args:

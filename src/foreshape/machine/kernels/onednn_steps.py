@@ -11,7 +11,7 @@ from foreshape.core.values.torch_proxy import Tensor
 from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
 from foreshape.machine.kernels.onednn_grids import HALF, Kept, bytes_of_element
 from foreshape.machine.kernels.onednn_library import ADDED, BF16, F32, RESULT, SIZES, SOURCE, WEIGHTS, Library, Unimplemented
-from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, Packed, described, order_of
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, PackedWeight, described, order_of
 from foreshape.machine.kernels.onednn_stages import Normalized, Paired, Stage
 
 ALIGNMENT = 64
@@ -62,7 +62,7 @@ class StageOfSeveral(Protocol):
 
 @runtime_checkable
 class StageInHalf(StageOfSeveral, Protocol):
-    """A stage of several kernels, which reads and writes bf16 where it is told the forms of its operands."""
+    """A stage of several kernels, also of bf16 by the forms of its operands."""
 
     heads: int
 
@@ -117,9 +117,9 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
 
 
 def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], forms: Sequence[Kept], number: int, leaves: bool) -> PlannedStep:
-    """Return the work of a step between values of bf16. Products and convolutions read and write bf16, and sum in fp32, and so do kernels behind them.
+    """Return the work of a step between values of bf16. Products and convolutions, and kernels behind them, read and write bf16, and sum in fp32.
 
-    A softmax reads and writes fp32, and so does a kernel without another one. Arguments as for `planned`.
+    A softmax stays in fp32, and a kernel without one for bf16. Arguments as for `planned`.
     """
     stage, operand_dims, on = step.stage, [dims[s] for s in step.sources], [forms[s] for s in step.sources]
     if isinstance(stage, StageInHalf):
@@ -128,7 +128,7 @@ def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[in
         raise Unimplemented("bytes beside bf16")
     whole: list[Kept] = [None] * len(on)
     read, end = whole, None
-    if isinstance(stage, Packed):
+    if isinstance(stage, PackedWeight):
         read, end = [HALF, *on[1:]], None if leaves else HALF
     elif on[0] is HALF and not isinstance(stage, Normalized):
         read = [HALF, *on[1:]] if isinstance(stage, Paired) else [HALF] * len(on)
@@ -159,7 +159,7 @@ def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[in
 def _of_forms(library: Library, stage: Stage, dims: Sequence[tuple[int, ...]], read: Sequence[Kept], end: Kept) -> DescribedPrimitive | tuple[int, ...]:
     """Return the computation of operands and a result in these forms."""
     elements = {RESULT: F32 if end is None else end.of}
-    if isinstance(stage, Packed):
+    if isinstance(stage, PackedWeight):
         of_operands = dict(zip((SOURCE, ADDED), (F32 if form is None else form.of for form in read), strict=False))
         return stage.described(library, dims, {**of_operands, **elements, WEIGHTS: BF16})
     base = stage.described(library, dims)

@@ -32,7 +32,7 @@ from foreshape.machine.process.devices import device_of
 from foreshape.machine.process.machine_memory import default_limit
 from foreshape.machine.process.memory_budget import MemoryBudget
 from foreshape.machine.process.pages import keep_pages
-from foreshape.machine.process.precision import Precision, precision_here
+from foreshape.machine.process.product_precision import Precision, precision_here
 from foreshape.machine.process.this_run import MemoryLimit, this_run
 from foreshape.machine.process.threads import Threads, back_on, on_others, threads_here
 from foreshape.machine.process.waiting import waiting

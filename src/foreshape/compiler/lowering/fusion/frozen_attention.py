@@ -11,7 +11,7 @@ from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused, fus
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value
 from foreshape.core.dims import Size, equal, product
-from foreshape.language.operator.computations import DenseAttention, Reshape, RowAttention, Slicing, Transposition
+from foreshape.language.operator.computations import AttentionOverRows, DenseAttention, Reshape, Slicing, Transposition
 from foreshape.machine.kernels.attention import AttentionMemory
 from foreshape.machine.kernels.call_record import NamedConstant, of_operands
 from foreshape.machine.kernels.fused import FusedKernel
@@ -79,7 +79,7 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
         return AttentionMemory(q, v, mask).forward + AttentionMemory(q, v, None).sums + scores_bytes(heads, of_q, of_k) + 4 * product(of_q)
 
     record = of_operands(NamedConstant("attention", kernel), len(sources) + len(masks))
-    form = RowAttention(heads, computation.scale, tuple(parts))
+    form = AttentionOverRows(heads, computation.scale, tuple(parts))
     call = fused(i, FusedKernel("attention", record, workspace=workspace), [*sources, *masks], [shaped.results[0]], form)
     return graph.replace({**dict.fromkeys((*gone, i, turned), ()), shaped: [call]})
 

@@ -24,6 +24,7 @@ from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, Kernel
 from foreshape.core.dims import equal
 from foreshape.core.spec import FP32
 from foreshape.language.operator.computations import (
+    AttentionOverRows,
     ChannelShuffling,
     Concat,
     Constant,
@@ -35,7 +36,6 @@ from foreshape.language.operator.computations import (
     Reduction,
     Relu,
     Reshape,
-    RowAttention,
     Slicing,
     Softmax,
     Split,
@@ -98,7 +98,7 @@ def _stages(graph: Graph, i: KernelCall, results: set[Value]) -> list[SeriesStag
         return []
     if attention is not None:
         return [SeriesStage(i, values, attention)]
-    between = fused_as(i, RowAttention)
+    between = fused_as(i, AttentionOverRows)
     if between is not None:
         return [SeriesStage(i, values, HeadedAttention(between.heads, between.scale, between.parts))]
     parting = computes(i, Split)
