@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from foreshape.apps.forecast.recorder import Recorder
 from foreshape.interop.torch.untyped_torch import is_list, torch
-
-_KEPT: Final = {4: 6, 3: 5, 1: 2}
-"""Gates of a kind of layer -> values of the reserve for each number of its state: the gates, and states between."""
+from foreshape.machine.kernels.cudnn_recurrence import RESERVED
 
 
 def recurrent(recorder: Recorder, gates: int, args: Sequence[Any], lower: Any) -> Any:
@@ -60,7 +58,7 @@ def _function() -> Any:
             shape = (rows[1], rows[0]) if batch_first else tuple(rows)
             out = torch.empty(*shape, hidden * directions, dtype=x.dtype)
             ends = [torch.empty_like(state, dtype=x.dtype) for state in states]
-            reserved = _KEPT[gates] * steps * hidden * directions * layers * size + (steps * hidden * directions * (layers - 1) * size if dropped else 0)
+            reserved = RESERVED[gates] * steps * hidden * directions * layers * size + (steps * hidden * directions * (layers - 1) * size if dropped else 0)
             reserve = torch.empty(reserved, dtype=torch.uint8)
             work = gates * steps * hidden * directions * size
             recorder.record.free(recorder.take(work, "workspace", "cuDNN", largest=2 * work, shrinks=False))
