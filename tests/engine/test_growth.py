@@ -32,7 +32,7 @@ linux = pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != 
     ids=" ".join,
 )
 def test_a_process_that_grows_takes_little_more_than_its_plan(arguments: list[str]) -> None:
-    """A quarter more for holes, and 24 MiB for what oneDNN keeps for eight sizes. With glibc 2.36 a process takes 0.6 to 1.3 plans; keeping all that ever was,
+    """A quarter more for holes, and 32 MiB for what oneDNN keeps for eight sizes. With glibc 2.36 a process takes 0.6 to 1.3 plans; keeping all that ever was,
     convolutions took 2.0 to 2.6. Where blocks come to lie differs from process to process: the smallest of three counts."""
     took: dict[str, int] = {}
     for seed in "123":
@@ -41,7 +41,7 @@ def test_a_process_that_grows_takes_little_more_than_its_plan(arguments: list[st
         assert done.returncode == 0, done.stderr
         took = json.loads(done.stdout)
         assert took["grown"] > 0.4 * took["planned"]  # the measure sees what is taken
-        if took["grown"] < 1.25 * took["planned"] + 24 * MIB:
+        if took["grown"] < 1.25 * took["planned"] + 32 * MIB:
             return
     pytest.fail(f"{took}")
 

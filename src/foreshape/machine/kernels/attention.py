@@ -131,8 +131,8 @@ class Attention:
         if mask is not None and mask.dim() in (1, 3):
             mask = mask.unsqueeze(0)
         causal = self.later != 0.0
-        if causal and mask is not None and not q.is_cpu:
-            mask, causal = self._whole(mask, q, k, 0), False
+        if mask is not None and not q.is_cpu:
+            mask, causal = _shifted(self._whole(mask, q, k, 0)), False
         return _in_rows(q), _in_rows(k), _in_rows(v), mask, causal
 
     def _least(self, most: Tensor) -> Tensor:
@@ -184,6 +184,14 @@ class Attention:
         weights = self._weights(q, k, mask)
         d_scores = private.softmax_gradient(d @ v.mT, weights, -1, weights.dtype)
         return (d_scores @ k).mul_(self.scale), (d_scores.mT @ q).mul_(self.scale), weights.mT @ d
+
+
+def _shifted(mask: Tensor | None) -> Tensor | None:
+    """Return a mask less the largest number of each row: the weights are the same, and sums of exponentials keep their digits."""
+    if mask is None:
+        return None
+    most = mask.amax(-1, keepdim=True)
+    return mask - most.masked_fill_(most == -torch.inf, 0.0)
 
 
 def _heads(which: Tensor) -> list[tuple[int, int]]:

@@ -1,7 +1,6 @@
 """Scaled dot-product attention and its gradients over ``[batch, heads, time, width]``: torch's kernels for CPUs and for GPUs, and written out elsewhere.
 
-No run on a GPU has shown its kernel. A mask is shifted on devices, each row by its largest number. The result is the same, and sums of exponentials keep
-their digits.
+No run on a GPU has shown its kernel.
 """
 
 from __future__ import annotations
@@ -35,21 +34,28 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
             out.masked_fill_(lost.unsqueeze(-1), torch.nan)
             sums.masked_fill_(lost, torch.nan)
         return out, sums
-    mask, nowhere = _shifted(mask)
     if fits(q, k, v):
+        bias, nowhere = _as_bias(mask, q, k)
         out, sums, *_ = private.varied_attention(
-            *(x.transpose(1, 2) for x in (q, k, v)), _as_bias(mask, q, k), None, None, q.shape[-2], k.shape[-2], 0.0, CAUSAL if causal else 0, True, scale=scale
+            *(x.transpose(1, 2) for x in (q, k, v)),
+            bias,
+            None,
+            None,
+            q.shape[-2],
+            k.shape[-2],
+            0.0,
+            CAUSAL if causal else 0,
+            True,
+            scale=scale,
         )
         out, sums = out.transpose(1, 2), sums[..., : q.shape[-2]]
         if nowhere is not None:
             out.masked_fill_(nowhere, 0.0)
-            sums.masked_fill_(nowhere.squeeze(-1), torch.inf)  # no weights in the gradient either
+            sums.masked_fill_(nowhere.squeeze(-1), -torch.inf)
         return out, sums
     scores = _scores(q, k, mask, causal, scale)
     sums = scores.logsumexp(-1, keepdim=True)
-    if nowhere is not None:
-        sums.masked_fill_(nowhere, torch.inf)  # no weights, and none in the gradient
-    weights = (scores - sums).exp_().nan_to_num_(0.0)  # of -inf - -inf
+    weights = (scores - sums).exp_().nan_to_num_(0.0)  # of -inf - -inf, where a row is masked whole
     return (weights.to(v.dtype) @ v).transpose(1, 2).contiguous().transpose(1, 2), sums.squeeze(-1)
 
 
@@ -59,14 +65,14 @@ def backward(
     """Return the gradients of q, k and v, from the result of `forward`."""
     if q.is_cpu:
         return private.attention_gradient(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
-    mask, _ = _shifted(mask)
     if fits(q, k, v):
-        time = q.shape[-2]
+        time, (bias, nowhere) = q.shape[-2], _as_bias(mask, q, k)
+        sums = sums if nowhere is None else sums.masked_fill(sums == -torch.inf, torch.inf)  # no weights where a row is masked whole
         padded = F.pad(sums, (0, -time % ROUNDED))
         unused = torch.empty((), dtype=torch.int64, device=q.device)  # the state of dropout
         gradients: Any = private.varied_attention_gradient(
             *(x.transpose(1, 2) for x in (d, q, k, v)),
-            _as_bias(mask, q, k),
+            bias,
             out.transpose(1, 2),
             None,
             None,
@@ -93,23 +99,17 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return q.is_cuda and q.dtype in kinds and q.dtype == k.dtype == v.dtype and q.numel() > 0 and k.numel() > 0 and not (q.shape[-1] | v.shape[-1]) % ALIGNED
 
 
-def _shifted(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return a mask less the largest number of each row, and the rows that are -inf whole; zeros there."""
+def _as_bias(mask: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return a mask as the kernel of GPUs takes it: ``[batch, heads, time, keys]``, with rows that begin at whole vectors; and the rows that are -inf whole,
+    which are zeros in it.
+    """
     if mask is None:
         return None, None
-    most = mask.amax(-1, keepdim=True)
-    nowhere = most == -torch.inf
-    return (mask - most).masked_fill_(nowhere, 0.0), nowhere
-
-
-def _as_bias(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Return a mask as the kernel of GPUs takes it: ``[batch, heads, time, keys]``, with rows that begin at whole vectors."""
-    if mask is None:
-        return None
-    mask = mask.to(q.dtype)
-    if any(stride % ALIGNED for stride in mask.stride()[:-1]) or mask.stride(-1) != 1:
-        mask = F.pad(mask, (0, -mask.shape[-1] % ALIGNED))[..., : mask.shape[-1]]
-    return mask.expand(*q.shape[:-1], k.shape[-2])
+    nowhere = mask.amax(-1, keepdim=True) == -torch.inf
+    bias = mask.masked_fill(nowhere, 0.0).to(q.dtype)
+    if any(stride % ALIGNED for stride in bias.stride()[:-1]) or bias.stride(-1) != 1:
+        bias = F.pad(bias, (0, -bias.shape[-1] % ALIGNED))[..., : bias.shape[-1]]
+    return bias.expand(*q.shape[:-1], k.shape[-2]), nowhere
 
 
 def score_gradient(d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
