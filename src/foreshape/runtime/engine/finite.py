@@ -119,7 +119,8 @@ def _with_guard(lowered: Step, first: int) -> tuple[int, list[Value]]:
     made = [v for v in conditions if any(v in i.writes() for i in calls[:guard])]
     if sum(map(_bytes, states)) > MOST or any(_bytes(v) > _NUMBER for v in made):
         return first, []
-    return guard, [*made, *(v for v in states if _bytes(v) <= _NUMBER)]
+    later = {v.name for i in calls[guard:] for v in i.changes()}  # a number that changes again is not read early
+    return guard, [*made, *(v for v in states if _bytes(v) <= _NUMBER and v.name not in later)]
 
 
 def _is_conditional(i: KernelCall) -> bool:
