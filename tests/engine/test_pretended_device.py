@@ -279,6 +279,17 @@ def test_a_batch_that_is_refused_ahead_is_refused_at_its_own_step() -> None:
             executor.run(loss.block.program, ahead, [loss], scope)
 
 
+def test_an_executor_of_each_device_takes_the_values_of_a_scope_in_turn() -> None:
+    y = layer.fc(layer.data("x", ["batch", 3]), 2)
+    main, scope, feed = fs.default_main_program(), fs.Scope(), {"x": np.ones((2, 3), "float32")}
+    fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
+    with pretended() as device:
+        here, there = fs.Executor(), fs.Executor(device.name)
+        results = [executor.run(main, feed, [y], scope)[0] for executor in (here, there, here, there)]
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-6)
+
+
 def test_results_that_are_read_later_wait_for_nothing_before() -> None:
     ids = layer.data("ids", ["batch", 1], dtype="int64")
     y = layer.embedding(ids, [8, 4], weight="table")

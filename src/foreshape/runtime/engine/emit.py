@@ -53,7 +53,8 @@ class Emitted:
             if p.name not in scope:
                 missing.append(p.name)
             elif device is None:
-                values.append(scope.tensor(p.name))
+                place = getattr(value := scope.tensor(p.name), "device", None)
+                values.append(value if place is None or place.type == "cpu" else scope.move(p.name, "cpu"))
             else:
                 values.append(scope.move(p.name, "cpu" if p in self.lowered.rates else device))  # a rate is read as a number in each step
         if missing:
