@@ -12,7 +12,8 @@ from support.zoo import NAMES, network
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.machine.kernels.onednn_library import BF16, F32, RESULT, SOURCE, library
+from foreshape.machine.kernels.onednn_chain import Series
+from foreshape.machine.kernels.onednn_library import BF16, F32, RESULT, SOURCE, Unimplemented, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 BOUND = 0.03
@@ -87,3 +88,24 @@ def test_precisions_and_what_they_need() -> None:
         fs.Executor(frozen=True, precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(fs.errors.SchemaError, match="frozen"):
         fs.Executor(precision="bf16")
+
+
+def test_a_series_whose_kernels_are_missing_runs_by_others_with_its_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unimplemented(*_: Any) -> Any:
+        raise Unimplemented("for a test")
+
+    monkeypatch.setattr(Series, "line", unimplemented)
+    net = Net(lambda x: layer.fc(layer.relu(layer.fc(x, 64)) / layer.fill_constant([1], "fp32", 3.0), 64), np.ones((8, 64), "float32"), ["batch", 64])
+    net.same()
+    net.same(executor=fs.Executor(frozen=True, precision="bf16"))
+
+
+def test_a_network_of_int8_keeps_its_kernels(tmp_path: Any) -> None:
+    net = Net(lambda x: layer.softmax(layer.fc(layer.relu(layer.conv2d(x, 32, 3)), 64)), images(8, 3, 8, 8), ["batch", 3, 8, 8])
+    out = net.main.global_block.var(net.fetch[0])
+    fs.save_inference_model(tmp_path / "net", ["x"], [out], fs.Executor(), net.main, net.scope)
+    quantized = fs.quantize(fs.load_inference_model(tmp_path / "net"), {"x": net.x})
+    fs.save_inference_model(tmp_path / "int8", quantized.feeds, quantized.fetches, fs.Executor(), quantized.program, quantized.scope)
+    expected = fs.Predictor(tmp_path / "int8").run({"x": net.x})[0]
+    seen = fs.Predictor(tmp_path / "int8", precision="bf16").run({"x": net.x})[0]
+    np.testing.assert_array_equal(seen, expected)

@@ -12,6 +12,7 @@ from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, tur
 from foreshape.machine.kernels.onednn_grids import HALF, Kept, bytes_of_element
 from foreshape.machine.kernels.onednn_library import ADDED, BF16, F32, RESULT, SIZES, SOURCE, WEIGHTS, Library, Unimplemented
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, PackedWeight, described, order_of
+from foreshape.machine.kernels.onednn_packed_bytes import ByteConvolution, ByteProduct
 from foreshape.machine.kernels.onednn_stages import Normalized, Paired, Stage
 
 ALIGNMENT = 64
@@ -69,6 +70,12 @@ class StageInHalf(StageOfSeveral, Protocol):
     def planned(
         self, library: Library, dims: Sequence[tuple[int, ...]], sources: Sequence[int], number: int, forms: Sequence[Kept] = (), leaves: bool = True
     ) -> PlannedStep: ...
+
+
+def is_of_bytes(step: ChainKernel) -> bool:
+    """Return True for a step that reads or makes bytes, in a series that stays as it is."""
+    several = isinstance(step.stage, StageOfSeveral) and not isinstance(step.stage, StageInHalf)
+    return several or step.rounding is not None or isinstance(step.stage, Rounded | ByteConvolution | ByteProduct)
 
 
 def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:

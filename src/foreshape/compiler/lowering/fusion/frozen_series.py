@@ -48,7 +48,7 @@ from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import DIMS, POWERS, library
 from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
-from foreshape.machine.kernels.onednn_steps import ChainKernel
+from foreshape.machine.kernels.onednn_steps import ChainKernel, is_of_bytes
 from foreshape.machine.kernels.onednn_texts import Attended, AttendingSeries, TextSeries
 from foreshape.machine.targets import Feature
 
@@ -268,7 +268,7 @@ def _pack(graph: Graph, run: list[SeriesStage], inside: dict[Value, int], outsid
             makers.append((len(values), make, None, None, sources, s.slot, len(scales), rounds))
             all_values += values
         else:
-            otherwise = attending(s.of) if isinstance(s.of, OpCall) and attention_of(s) is not None else _by_kernels(s)
+            otherwise = attending(s.of) if isinstance(s.of, OpCall) and attention_of(s) is not None else _by_kernels(graph, s)
             makers.append((0, None, otherwise, s.stage, sources, s.slot, len(scales), rounds))
         all_values += scales
     return graph.pack("series", all_values, 0, partial(_series_of, tuple(makers), len(outside), rows_of(run[0]) is not None, graph.lowered.half))
@@ -288,21 +288,28 @@ def _series_of(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, half
         rounding = None if rounds is None else rounds(*values[index : index + scale_count])
         index += scale_count
         steps.append(ChainKernel(stage, otherwise, sources, slot, rounding))
+    half = half and not any(map(is_of_bytes, steps))
     if any(isinstance(s.stage, HeadedAttention) for s in steps):
         return AttendingSeries(kernels, steps, count, half)
     kind = TextSeries if any(isinstance(s.stage, Attended) for s in steps) else RaggedSeries if ragged else Series
     return kind(kernels, steps, count, half)
 
 
-def _by_kernels(s: SeriesStage) -> Callable[..., Any]:
+def _by_kernels(graph: Graph, s: SeriesStage) -> Callable[..., Any]:
     """Return the computation of a stage by the kernels of its operators."""
-    calls = [(stage.of, stage.number, _function(stage.of)) for stage in (*s.before, s)]
+    calls: list[tuple[KernelCall, Sequence[Argument], int, Callable[..., Any]]] = []
+    for stage in (*s.before, s):
+        i, affine = stage.of, affine_of(graph, stage.of)
+        if affine is None or len(values_of(i.arguments)) == 1:
+            calls.append((i, i.arguments, stage.number, _function(i)))
+        else:  # its numbers are constants, and no operands of the series
+            calls.append((i, i.arguments[:1], stage.number, partial(_affine, *affine)))
 
     def run(*tensors: Any) -> Any:
         values = dict(zip(s.sources, tensors, strict=True))
         out: Any = None
-        for i, number, call in calls:
-            arguments = [[values[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else values[a] for a in i.arguments]
+        for i, operands, number, call in calls:
+            arguments = [[values[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else values[a] for a in operands]
             out = call(*arguments)
             out = out[0] if len(i.results) > 1 else out
             out = out[number] if isinstance(i.results[0], list) else out
@@ -310,6 +317,10 @@ def _by_kernels(s: SeriesStage) -> Callable[..., Any]:
         return out
 
     return run
+
+
+def _affine(factor: float, term: float, x: Any) -> Any:
+    return x * factor + term
 
 
 def _function(i: KernelCall) -> Callable[..., Any]:
