@@ -73,7 +73,7 @@ class StageInHalf(StageOfSeveral, Protocol):
 
 
 def is_of_bytes(step: ChainKernel) -> bool:
-    """Return True for a step that reads or makes bytes, in a series that stays as it is."""
+    """Return True for a step on bytes: its series keeps its kernels."""
     several = isinstance(step.stage, StageOfSeveral) and not isinstance(step.stage, StageInHalf)
     return several or step.rounding is not None or isinstance(step.stage, Rounded | ByteConvolution | ByteProduct)
 
