@@ -100,7 +100,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _as_bias(mask: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return a mask as the kernel of GPUs takes it: ``[batch, heads, time, keys]``, with rows from whole vectors on; and the rows of -inf alone, zeros in it."""
+    """Return a mask as the kernel of GPUs takes it: ``[batch, heads, time, keys]``, with rows from whole vectors on; and the rows of -inf, zeros in it."""
     if mask is None:
         return None, None
     nowhere = mask.amax(-1, keepdim=True) == -torch.inf
