@@ -266,6 +266,7 @@ def test_run_computes_from_npy_to_npy(ready: tuple[Path, np.ndarray], tmp_path: 
     code, out, err = call("run", model, "--feed", f"x={tmp_path / 'in.npy'}", "--out", tmp_path / "results", "--profile")
     assert (code, err) == (0, "")
     assert "batch = 3" in out and "by what is computed" in out and "fc" in out
+    assert ("in bf16" in out) == (fs.Executor(frozen=True, precision="auto").precision == "bf16")
 
 
 def test_a_page_does_not_take_the_place_of_its_model(model: Path) -> None:
