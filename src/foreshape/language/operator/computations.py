@@ -489,7 +489,7 @@ class DenseAttention(ForwardOnly):
 
 @data_class(frozen=True)
 class AttentionOverRows(ForwardOnly):
-    """The same over rows ``[batch, time, heads * columns]``, for each head, and a last operand ``[batch, 1, 1, keys]``.
+    """The same over rows ``[batch, time, heads * columns]``, for each head, and a last operand ``[batch, 1, time, keys]``.
 
     ``parts``: for each of X0, X1 and X2 the number of the operand in which it lies, its first column and the number of its columns.
     """

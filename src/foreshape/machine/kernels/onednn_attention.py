@@ -31,7 +31,8 @@ def scores_bytes(heads: int, q: Sequence[Size], k: Sequence[Size]) -> Size:
 
 
 class HeadedAttention(NamedTuple):
-    """``softmax(scale Q K' + mask) V`` over ``[batch, time, heads * columns]``, for each head; a mask is ``[batch, 1, 1, keys]``.
+    """``softmax(scale Q K' + mask) V`` over ``[batch, time, heads * columns]``, for each head; a mask is ``[batch, 1, time, keys]``, with 1 for
+    the first or the third where it is alike for all.
 
     ``parts``: for each of Q, K and V the number of its operand, the first column and the number of columns there.
     """
@@ -47,7 +48,7 @@ class HeadedAttention(NamedTuple):
             given[n].narrow(2, begin, width).reshape(*given[n].shape[:2], self.heads, width // self.heads).transpose(1, 2) for n, begin, width in self.parts
         )
         out, _ = Attention(self.scale, False).forward(q, k, v, *given[count:])
-        return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
+        return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], self.parts[2][2])
 
     def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
         """Refuse: it is of several kernels."""
@@ -66,8 +67,13 @@ class HeadedAttention(NamedTuple):
         heads, (of_q, of_k, of_v) = self.heads, self.parts
         batch, time, keys = rows[0][0], rows[of_q[0]][1], rows[of_k[0]][1]
         fits = all(len(d) == 3 and d[0] == batch for d in rows) and all(begin + width <= rows[n][2] for n, begin, width in self.parts)
-        if not fits or rows[of_v[0]][1] != keys or of_q[2] != of_k[2] or any(m != (batch, 1, 1, keys) for m in masks):
-            raise ShapeError.must("Q, K and V", "rows of one batch, and a mask [batch, 1, 1, time]", f"{[list(d) for d in dims]}")
+        if (
+            not fits
+            or rows[of_v[0]][1] != keys
+            or of_q[2] != of_k[2]
+            or any(len(m) != 4 or m[0] not in (1, batch) or m[1] != 1 or m[2] not in (1, time) or m[3] != keys for m in masks)
+        ):
+            raise ShapeError.must("Q, K and V", "rows of one batch, and a mask [batch, 1, time, keys]", f"{[list(d) for d in dims]}")
         if keys > LONG or batch * heads * time * keys > MOST:
             raise Unimplemented("so many scores are made piece by piece")
         columns, values, pairs = of_q[2] // heads, of_v[2] // heads, (batch, heads, time, keys)
@@ -83,7 +89,7 @@ class HeadedAttention(NamedTuple):
         weights = scores._replace(element=element)
         result = Memory((batch, heads, time, values), (time * of_v[2], values, of_v[2], 1), F32 if leaves else element)
         threads = 1 if prod(pairs) * columns < FEW else None
-        added = Memory(masks[0], (keys, keys, keys, 1)) if masks else None
+        added = Memory(masks[0], row_major_strides(masks[0])) if masks else None
         records = (
             Primitive("product", (lying(of_q), lying(of_k, True), None, scores, After(added, (), ((SOURCE, 0),))), threads),
             Primitive("softmax_to", (scores, weights, 3, After()), threads),

@@ -2,7 +2,7 @@
 
 Before: ``transpose(reshape(q))``, likewise k and v, ``out = attention(q, k, v, mask)``, and ``reshape(transpose(out))``, with heads side by side in each row
 After: ``attention_of_rows(q, k, v, mask)`` over ``[batch, time, heads * columns]``
-Unless: something else reads a value between; later rows are hidden; or the mask is more than one row of numbers for all rows of q
+Unless: something else reads a value between; later rows are hidden; or the mask has numbers of its own for each head
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def apply(graph: Graph) -> int:
 
 def _rewrite(graph: Graph, i: KernelCall) -> bool:
     computation, masks = fused_as(i, DenseAttention), i.arguments[3:]
-    if not isinstance(i, FusedCall) or computation is None or computation.later or len(i.results) != 1 or not all(_is_row(graph, m) for m in masks):
+    if not isinstance(i, FusedCall) or computation is None or computation.later or len(i.results) != 1 or not all(_is_of_all_heads(graph, m) for m in masks):
         return False
     rows: list[Value] = []
     gone: list[KernelCall] = []
@@ -110,7 +110,7 @@ def _axes(i: KernelCall) -> tuple[int, ...] | None:
     return None if computation is None else tuple(axis % len(computation.axes) for axis in computation.axes)
 
 
-def _is_row(graph: Graph, mask: Argument) -> bool:
-    """Return True for a mask of one row of numbers, for all heads and all rows of q."""
+def _is_of_all_heads(graph: Graph, mask: Argument) -> bool:
+    """Return True for a mask that is alike for all heads."""
     dims = graph.dims(mask)
-    return dims is not None and len(dims) == 4 and dims[1] == dims[2] == 1
+    return dims is not None and len(dims) == 4 and dims[1] == 1

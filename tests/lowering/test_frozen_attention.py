@@ -1,0 +1,58 @@
+"""Dense attention within a series: its masks, heads, parts of a joined product, long texts, and sizes without elements; as it is, frozen, and in bf16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.frozen_nets import Net, images, kernels_of
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.compiler.lowering.kernel_calls import FusedCall
+from foreshape.machine.kernels import onednn_attention
+from foreshape.machine.kernels.onednn_library import library
+
+__all__ = ["kernels_of"]  # by oneDNN's own library and by torch's kernels
+HEADS, COLUMNS = 4, 8
+
+
+def heads_of(x: Any) -> Any:
+    return layer.transpose(layer.reshape(layer.fc(x, HEADS * COLUMNS, flatten_last=1), [0, 0, HEADS, COLUMNS]), [0, 2, 1, 3])
+
+
+def encoder(mask: str) -> Any:
+    def describe(x: Any) -> Any:
+        q, k, v = heads_of(x), heads_of(x), heads_of(layer.relu(x) if mask == "another source" else x)
+        scores = layer.scale(layer.matmul(q, k, transpose_y=True), COLUMNS**-0.5)
+        if mask == "a row":
+            scores = scores + layer.unsqueeze(layer.scale(layer.reduce_mean(x, [2]), 9.0), [1, 2])
+        elif mask == "rows":
+            scores = scores + layer.unsqueeze(layer.matmul(x, x, transpose_y=True), [1])
+        mixed = layer.reshape(layer.transpose(layer.matmul(layer.softmax(scores), v), [0, 2, 1, 3]), [0, 0, HEADS * COLUMNS])
+        return layer.fc(layer.layer_norm(layer.fc(mixed, 24, flatten_last=1), begin_norm_axis=2), 24, flatten_last=1)
+
+    return describe
+
+
+@pytest.mark.parametrize("mask", ["none", "a row", "rows", "another source"])
+def test_it_is_a_part_of_the_series_around_it(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net(encoder(mask), images(2, 6, 24), ["batch", "time", 24])
+    executor = net.same()
+    kinds = [i.kernel.kind for i in executor.step(net.main, net.fetch).emitted.lowered.calls if isinstance(i, FusedCall)]
+    assert ("attention" in kinds) == (library() is None)
+    for size in ((1, 1, 24), (3, 17, 24), (2, 0, 24), (0, 4, 24)):
+        net.same(images(*size), executor)
+    monkeypatch.setattr(onednn_attention, "MOST", 50)  # scores of a text of 6 words in two examples are more: torch's kernel makes them
+    net.same(images(2, 6, 24, seed=3), fs.Executor(frozen=True))
+
+
+@pytest.mark.parametrize("mask", ["none", "a row", "rows", "another source"])
+def test_in_bf16_it_is_within_its_rounding(mask: str) -> None:
+    if library() is None:
+        pytest.skip("oneDNN's library is switched off")
+    net = Net(encoder(mask), images(2, 16, 24), ["batch", "time", 24])
+    (expected,) = net.run(fs.Executor())
+    (seen,) = net.run(fs.Executor(frozen=True, precision="bf16"))
+    assert 0 < np.abs(seen - expected).max() <= 0.03 * np.abs(expected).max()
