@@ -81,8 +81,14 @@ def main(arguments=None):
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--precision", default="amp-bf16")
     options = parser.parse_args(arguments)
+    for name in ("tokens", "batches", "width", "layers"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is at least 1")
     sizes = batches(options.tokens, options.batches)
-    forecast = fs.forecast(lambda: GPT(options.width, options.layers), batch, lengths=sizes, device=options.device, precision=options.precision)
+    try:
+        forecast = fs.forecast(lambda: GPT(options.width, options.layers), batch, lengths=sizes, device=options.device, precision=options.precision)
+    except fs.SchemaError as error:
+        parser.error(str(error))
     print(forecast)
     return 0 if forecast.fits else 1
 

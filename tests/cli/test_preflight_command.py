@@ -74,11 +74,11 @@ def test_a_run_that_fits_ends_with_0_and_one_that_does_not_with_1_and_the_batch_
     line = ("preflight", "nets_to_forecast:net", "--lengths", "lengths.txt")
     code, out, err = call(*line)
     assert code == 0 and out.startswith("fits on H100-80GB: ") and err == "a word of the function's own\n"
-    assert "the peak is at batch 2 of 4: 16 examples of length 4000" in out and "dies" not in out and "note: " in out
+    assert "the peak is at batch 2 of 4 (from 0): 16 examples of length 4000" in out and "dies" not in out and "note: " in out
     assert f"nets_to_forecast.py:{line_number('self.out(self.table')}" in out
     code, out, _ = call(*line, "--limit", "100MiB", "--optimizer", "sgd")
     assert code == 1 and out.startswith("does not fit on H100-80GB: 100 MiB are free")
-    assert "  batch 2 dies first: 16 examples of length 4000" in out and "what would help" in out and "accumulate 2 batches of 8" in out
+    assert "  batch 2 dies first: 16 examples of length 4000" in out and "what would help" in out and "accumulate 4 batches, each 1/4 of these" in out
     assert "the largest that fits: " in out
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_fits_ends_with_0_and_one_that_does_not_with_1_and_the_batch_
 def test_json_has_the_forecast_and_options_go_before_the_functions_own() -> None:
     code, out, _ = call("preflight", "nets_to_forecast:settings", "--json", "--device", "24GiB")
     facts = json.loads(out)
-    assert code == 0 and facts["fits"] is True and [(s["batch"], s["length"]) for s in facts["steps"]] == [(2, 8)] and facts["card"]["name"] == "24.0 GiB"
+    assert code == 0 and facts["fits"] is True and [(s["batch"], s["length"]) for s in facts["steps"]] == [(2, 8)] * 3 and facts["card"]["name"] == "24.0 GiB"
     changed = json.loads(call("preflight", "nets_to_forecast:settings", "--json", "--lengths", "lengths.txt", "--precision", "fp32", "--optimizer", "none")[1])
     assert len(changed["steps"]) == 4 and not any(tensor["kind"] in ("optimizer", "gradient") for tensor in changed["peak_tensors"])
     table = next(t["bytes"] for t in changed["peak_tensors"] if t["name"] == "table.weight")
@@ -113,7 +113,7 @@ def test_json_has_the_forecast_and_options_go_before_the_functions_own() -> None
     ("nets_to_forecast:net --lengths zero.txt", "zero.txt:1: a line has a length"),
     ("nets_to_forecast:net --lengths empty.txt", "empty.txt has no lengths"),
     ("nets_to_forecast:net --lengths bytes.txt", "bytes.txt:1: a line has a length"),
-    ("nets_to_forecast:net --lengths alone.txt", "batch=8 gives all lengths a batch size"),
+    ("nets_to_forecast:net --lengths alone.txt", "--batch gives all lengths a batch size"),
 ])  # fmt: skip
 def test_a_mistake_ends_with_2_and_in_words(arguments: str, words: str, folder: Path) -> None:
     for name, text in (("damaged", b"8 100\n8 12x\n"), ("zero", b"0 8\n"), ("empty", b"\n# none\n"), ("bytes", b"\xff\xfe8 100"), ("alone", b"100\n")):

@@ -74,7 +74,9 @@ def test_transformers_trainer_is_stopped_before_the_first_step_and_told_the_batc
     with pytest.raises(fs.MemoryPlanError) as caught:
         callback.on_train_begin(arguments(), None, None, **event)
     words = str(caught.value)
-    assert words.startswith("batch 1 of 4 will not fit on H100-80GB: 2 examples of length 500 would have torch reserve ") and "110 MiB are there" in words
+    assert (
+        words.startswith("batch 1 of 4 (from 0) will not fit on H100-80GB: 2 examples of length 500 would have torch reserve ") and "110 MiB are there" in words
+    )
     assert "would fit: 1 example of length 500" in words
     assert (net.training, net.table.training, net.drop.training) == (True, False, True) and not adam.state and net.out.weight.grad is None
     roomy: Any = Preflight.for_transformers("H100-80GB")
@@ -116,7 +118,7 @@ def test_lightnings_trainer_is_stopped_before_the_first_step(package: str, monke
     )  # fmt: skip
     callback: Any = Preflight.for_lightning("H100-80GB", **LIMIT)
     assert isinstance(callback, LightningCallback) and callback.setup(None, None, "fit") == "left alone"
-    with pytest.raises(fs.MemoryPlanError, match="batch 1 of 4 will not fit on H100-80GB: 2 examples of length 500"):
+    with pytest.raises(fs.MemoryPlanError, match=r"batch 1 of 4 \(from 0\) will not fit on H100-80GB: 2 examples of length 500"):
         callback.on_train_start(trainer, net)
     callback.settings = {}
     callback.on_train_start(trainer, net)
@@ -139,14 +141,15 @@ def test_a_module_whose_step_cannot_be_forecast_is_trained_with_a_warning() -> N
             Preflight().check(Net(), loader())
     ours = Preflight("24GiB", example=lambda batch, length: {"words": torch.ones(batch, length, dtype=torch.long)}, lengths=[(2, 40), (1, 60)])
     prediction = ours.check(Net())
-    assert prediction is not None and [(s.batch, s.length) for s in prediction.steps] == [(2, 40), (1, 60)]
+    assert prediction is not None and [(s.batch, s.length) for s in prediction.steps] == [(2, 40), (1, 60), (2, 40)]
 
 
 def test_the_batches_of_a_loader_are_read_in_their_order_and_random_states_stay() -> None:
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     batches = coming_batches(loader(drop_last=True, batch_size=3))
     assert (batches.sizes, batches.examples, batches.is_ordered) == ([(3, 30), (3, 500)], [1, 3], True)
-    assert batches.example["words"].shape == (3, 500) and batches.place(1) == "batch 1 of 2"
+    assert batches.example["words"].shape == (3, 500) and batches.place(1) == "batch 1 of 2 (from 0)"
+    assert batches.place(2) == "batch 0 of 2 (from 0), in the second epoch,"
     mixed = coming_batches(loader(shuffle=True))
     assert not mixed.is_ordered and sum(rows for rows, _ in mixed.sizes or ()) == 8
     worst = next(n for n, size in enumerate(mixed.sizes or ()) if size == (2, 500))

@@ -93,6 +93,8 @@ def plan(program: Any, fetch: Any = None, **options: Any) -> Any:
     """
     if is_program(program, "plan"):
         return plan_program(program, () if fetch is None else fetch, **options)
+    if "device" in options:
+        raise SchemaError("the plan of a network of torch is one of the processor: fs.forecast(module, example, device=...) tells the memory of a GPU")
     return _network_plan(program, fetch, **options)
 
 

@@ -25,6 +25,8 @@ from foreshape.errors import ForeshapeError, FormatError, SchemaError, needs
 if TYPE_CHECKING:
     from foreshape.apps.forecast import Forecast
 
+_ARGUMENT = re.compile(r"\b(device|lengths|precision|optimizer|batch|limit)=(?:8\b)?")
+"""Arguments of `fs.forecast` in an error: options here."""
 _SIZES = re.compile(r"[1-9]\d{0,17}(?:[\s,]+[1-9]\d{0,17})?\Z", re.ASCII)
 
 
@@ -99,7 +101,7 @@ def _mistakes_end_with_2(place: str) -> Generator[None]:
             try:
                 yield
             except ForeshapeError as error:
-                stop(error_text(error), 2)
+                stop(_ARGUMENT.sub(r"--\1", error_text(error)), 2)
     except typer.Exit as leaving:
         raise typer.Exit(2 if leaving.exit_code == 1 else leaving.exit_code) from None
     except (typer.BadParameter, typer.Abort, BrokenPipeError):
@@ -164,18 +166,18 @@ def _print(prediction: Forecast) -> None:
     from foreshape.apps.cli.show import human_bytes, new_row, new_table
 
     lines = prediction.text(tensors=0).split("\n")
-    for line in itertools.takewhile(lambda line: not line.startswith(("  what would help:", "  note: ")), lines):
+    for line in itertools.takewhile(lambda line: not line.startswith(("  what would help", "  note: ")), lines):
         print_plain(line)
     out = console()
-    table = new_table("the largest tensors at the peak", "bytes", "for", "name", "shape", "line")
+    table = new_table("the largest tensors at the peak", "bytes", "for", "name", "largest shape", "line")
     for tensor in prediction.peak_tensors:
         times = f" x{tensor.number}" if tensor.number > 1 else ""
         new_row(table, f"{tensor.bytes:,}", tensor.kind, f"{tensor.name}{times}", "x".join(map(str, tensor.shape)), tensor.line)
     out.print(table)
     if prediction.advice:
-        table = new_table("what would help", "change", "reserved", "safe")
+        table = new_table("what would help, over the whole run", "change", "fits", "reserved", "safe")
         for advice in prediction.advice:
-            new_row(table, advice.change, human_bytes(advice.reserved), human_bytes(advice.safe))
+            new_row(table, advice.change, "yes" if advice.fits else "no", human_bytes(advice.reserved), human_bytes(advice.safe))
         out.print(table)
     for note in prediction.notes:
         print_plain(f"note: {note}")

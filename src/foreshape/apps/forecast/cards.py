@@ -101,6 +101,8 @@ _PREFERRED: Final = {"H100": "H100-80GB", "H200": "H200-141GB", "A100": "A100-40
 def card_of(device: str | int | Card) -> Card:
     """Return a card by its name, as ``"H100-80GB"`` or ``"rtx 4090"``, or a card with so many bytes, as ``"24GiB"``, of capability 8.0.
 
+    A name without bytes, as ``"A100"``, is the smallest card of this name.
+
     Raises:
         SchemaError: neither a known card nor a number of bytes.
     """
@@ -109,15 +111,16 @@ def card_of(device: str | int | Card) -> Card:
     from foreshape.compiler.memory import byte_text, bytes_of  # the completion of the shell asks for the names alone
 
     if isinstance(device, str):
-        key = re.sub(r"[\s_]", "", device.upper()).removeprefix("CUDA:").removeprefix("NVIDIA").removeprefix("GEFORCE")
+        key = re.sub(r"[\s_]|^CUDA:|NVIDIA|GEFORCE|TESLA|-?SXM\d|-?PCIE|HBM\d\w?", "", device.upper())
         short = key.replace("-", "")
         for name, card in CARDS.items():
             if short in (name.replace("-", ""), name.partition("-")[0]) and name.startswith(_PREFERRED.get(short, "")):
                 return card
-        if not re.fullmatch(r"[\d.,]+\s*([KMGT]i?)?B?", device.strip(), re.IGNORECASE):
-            raise SchemaError(f"device must be a card or a number of bytes; seen {device!r:.100}{did_you_mean(key, CARDS)}; others: '24GiB'").told(
-                slot="device", seen=device
-            )
+        if not re.fullmatch(r"[\d.,]+\s*([KMGT]i?B?|B)", device.strip(), re.IGNORECASE):  # without a unit, 4090 is a card and not its bytes
+            likely = [name for name in CARDS if len(short) == 4 and short in name] or [f"{short}GiB"] * short.isdigit()
+            hint = f": did you mean {likely[0]!r}?" if likely else did_you_mean(key, CARDS)
+            words = f"device must be a card, or bytes with their unit as '24GiB'; seen {device!r:.100}{hint} (cards: {', '.join(CARDS)})"
+            raise SchemaError(words).told(slot="device", seen=device)
     total = bytes_of(device)
     if total <= 0:
         raise SchemaError.must("device", "a card or a positive number of bytes", device)

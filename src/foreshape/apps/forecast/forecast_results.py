@@ -46,19 +46,27 @@ class PeakTensor(NamedTuple):
     shape: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        times = f" x{self.number}" if self.number > 1 else ""
+        times = f" x{self.number}, up to" if self.number > 1 else ""
         return f"{byte_text(self.bytes):>9}  {self.kind:<10} {self.name}{times} {list(self.shape)}  {self.line}".rstrip()
 
 
 class Advice(NamedTuple):
-    """A helpful change: its words, and the reserved bytes with it, expected and safe."""
+    """A helpful change, or several together.
+
+    Attributes:
+        change: its words.
+        reserved, safe: of the whole run with it, as in `Forecast`.
+        fits: the run fits with it.
+    """
 
     change: str
     reserved: int
     safe: int
+    fits: bool
 
     def __str__(self) -> str:
-        return f"{self.change}: {byte_text(self.reserved)} (safe {byte_text(self.safe)})"
+        verdict = "fits" if self.fits else "not enough"
+        return f"{self.change}: {byte_text(self.reserved)} reserved, {byte_text(self.safe)} safe: {verdict}"
 
 
 class Largest(NamedTuple):
@@ -81,19 +89,19 @@ class Forecast:
 
     Attributes:
         allocated: the expected peak of ``torch.cuda.max_memory_allocated`` in bytes. Bytes of tensors are certain where the operators are CUDA's.
-        reserved: the expected peak of ``torch.cuda.max_memory_reserved`` (modelled: segments).
-        safe: reserved bytes with a margin: a run limited to them must not die.
+        reserved: the expected peak of ``torch.cuda.max_memory_reserved`` (modelled: segments). Of a dying run: its bytes if nothing limited it.
+        safe: reserved bytes with a margin: a run limited to them must not die. It fits where they are at most ``available``.
         range: the least and the greatest reserved bytes; they differ by cuDNN's workspaces, unknown beforehand.
         outside: bytes outside of the allocator: the context, loaded kernels, NCCL (modelled).
-        steps: the peaks of each batch, in the order of the run.
+        steps: the peaks of each batch, in the order of the run. The first one comes again at the end if it is the greatest, as states come after it.
         peak_step: the number of the batch with the greatest reserved peak, and of equal ones with the greatest allocated peak.
         peak_tensors: the largest tensors alive at the peak of the allocated bytes, by the user's line.
         card: the card.
         available: the bytes allowed to the allocator: of the card, or the ``limit``.
-        fits: the safe figure is within ``available``; or a replay survives in ``available`` less the margin, as segments are released on the way.
-        dies_at: the number of the first batch expected to die; None: none. Replayed with the limit, so segments released on the way count.
+        fits: the safe figure is within ``available``. It is ``available`` itself where a replay in less, by the margin, survives by the release of segments.
+        dies_at: the number of the first batch expected to die, from 0; None: none. Without one an unfit run may go through, but not surely.
         largest: the largest fitting batch and token budget; None where the example has one size alone.
-        advice: helpful changes, the greatest saving first.
+        advice: helpful changes: sufficient ones first, then the greatest saving.
         notes: the modelled and the unknown in this forecast.
     """
 
@@ -130,7 +138,7 @@ class Forecast:
             lines.append(f"  reserved from {byte_text(self.range[0])} to {byte_text(self.range[1])}, by the workspaces of cuDNN")
         if self.steps:
             peak = self.steps[self.peak_step]
-            lines.append(f"  the peak is at batch {self.peak_step} of {len(self.steps)}: {_sizes(peak.batch, peak.length)}")
+            lines.append(f"  the peak is at batch {self.peak_step} of {len(self.steps)} (from 0): {_sizes(peak.batch, peak.length)}")
         if self.dies_at is not None:
             step = self.steps[self.dies_at]
             lines.append(f"  batch {self.dies_at} dies first: {_sizes(step.batch, step.length)}")
@@ -140,7 +148,7 @@ class Forecast:
         if self.peak_tensors and tensors:
             lines += ["  at the peak:", *(f"    {tensor}" for tensor in self.peak_tensors[:tensors])]
         if self.advice:
-            lines += ["  what would help:", *(f"    {advice}" for advice in self.advice)]
+            lines += ["  what would help, over the whole run:", *(f"    {advice}" for advice in self.advice)]
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator, PlainMemory
 from foreshape.apps.forecast.cards import Card, card_of
 from foreshape.apps.forecast.example_sizes import resized, traced_sizes
-from foreshape.apps.forecast.forecast_results import Advice, Forecast, Largest
+from foreshape.apps.forecast.forecast_results import Advice, Forecast
+from foreshape.apps.forecast.helpful_changes import Change, helpful_changes
 from foreshape.apps.forecast.parallel import NCCL_BYTES, parallel_settings
-from foreshape.apps.forecast.run_model import HIGH, LOW, RunModel, UnsteadyError
-from foreshape.apps.forecast.safe_figures import SAFETY, largest_batch, safe_bytes
+from foreshape.apps.forecast.run_model import RunModel, UnsteadyError
+from foreshape.apps.forecast.run_verdict import RunVerdict, run_verdict
+from foreshape.apps.forecast.safe_figures import SAFETY, largest_sizes
 from foreshape.apps.forecast.size_formulas import Sizes
-from foreshape.compiler.memory import bytes_of
+from foreshape.compiler.memory import byte_text, bytes_of
 from foreshape.errors import ForeshapeError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list
 
@@ -167,92 +170,59 @@ class _Forecaster:
 
     def forecast(self, advice: bool) -> Forecast:
         model = modelled(self.settings, self.batches, self.is_resizable)
-        expected = model.run(self.batches, self.memory())
-        low = high = expected.reserved
-        if model.steady.unknown:
-            low, high = (model.run(self.batches, self.memory(), level).reserved for level in (LOW, HIGH))
-        safe = safe_bytes(expected.reserved, high, self.card)
-        died = None
-        if expected.reserved > self.available:
-            died = model.run(self.batches, self.memory(self.available)).died
-        peak = max(range(len(expected.steps)), key=lambda n: (expected.steps[n].reserved, expected.steps[n].allocated))
-        first = next(n for n, step in enumerate(expected.steps) if step.allocated == expected.steps[expected.peak].allocated)
-        fits = safe <= self.available
-        if not fits and died is None:  # segments that are released on the way may leave room
-            fits = model.run(self.batches, self.memory(int(self.available / SAFETY))).died is None
+        batches = _with_states(model, self.batches) if self.settings.optimizer is not None else self.batches
+        verdict = run_verdict(model, batches, self.memory, self.card, self.available)
+        result = verdict.result
+        peak = max(range(len(result.steps)), key=lambda n: (result.steps[n].reserved, result.steps[n].allocated))
         return Forecast(
-            allocated=expected.allocated,
-            reserved=expected.reserved,
-            safe=safe,
-            range=(low, high),
+            allocated=result.allocated,
+            reserved=result.reserved,
+            safe=verdict.safe,
+            range=verdict.range,
             outside=self.outside,
-            steps=tuple(expected.steps),
+            steps=tuple(result.steps),
             peak_step=peak,
-            peak_tensors=tuple(model.peak_tensors(first, *self.batches[first])[:10]),
+            peak_tensors=tuple(model.peak_tensors(result.peak, *batches[result.peak])[:10]),
             card=self.card,
             available=self.available,
-            fits=fits,
-            dies_at=died,
-            largest=self.largest(model) if self.is_resizable else None,
-            advice=tuple(self.advice(model, *self.batches[died if died is not None else peak])) if advice and not fits else (),
-            notes=tuple(self.notes(model)),
+            fits=verdict.fits,
+            dies_at=verdict.died,
+            largest=largest_sizes(model, batches, self.memory, int(self.available / SAFETY)) if self.is_resizable else None,
+            advice=tuple(self.advice(model, batches, verdict)) if advice and not verdict.fits else (),
+            notes=tuple(self.notes(model, batches, verdict)),
         )
 
     def memory(self, capacity: int | None = None, **changes: Any) -> Any:
         """Return an empty memory of the device."""
         return PlainMemory(capacity) if self.settings.card is None else CachingAllocator(self.config._replace(capacity=capacity, **changes))
 
-    def largest(self, model: RunModel) -> Largest:
-        """Return the largest batch at the longest length, and the token budget."""
-        lengths = sorted({columns for _, columns in self.batches})
-        batch = largest_batch(model, lengths[-1], lambda capacity: self.memory(capacity), int(self.available / SAFETY))
-        if not lengths[-1]:
-            return Largest(batch, None, None)
-        chosen = {lengths[0], lengths[len(lengths) // 2], lengths[-1]} - {lengths[-1]}
-        budgets = [length * largest_batch(model, length, lambda capacity: self.memory(capacity), int(self.available / SAFETY)) for length in chosen]
-        return Largest(batch, lengths[-1], min([batch * lengths[-1], *budgets]))
+    def advice(self, model: RunModel, batches: Sequence[Sizes], verdict: RunVerdict) -> list[Advice]:
+        """Return helpful changes: sufficient ones first, then the greatest saving."""
 
-    def advice(self, model: RunModel, batch: int, length: int) -> list[Advice]:
-        """Return changes for the batch at the peak or the first to die, the greatest saving first."""
-        settings, sizes = self.settings, [(batch, length)] * 2
-        base = model.run(sizes, self.memory()).reserved
-        out: list[Advice] = []
+        models = {frozenset[Any](): model}
 
-        def add(change: str, reserved: int) -> None:
-            if reserved < 0.99 * base:
-                out.append(Advice(change, reserved, safe_bytes(reserved, reserved, self.card)))
-
-        def traced(change: str, **fields: Any) -> None:
-            rows = fields.pop("batch", batch)
+        def judged(change: Change) -> RunVerdict | None:
+            runs = [(-(-rows // change.divisor), columns) for rows, columns in batches]
+            key = frozenset(change.settings.items())
             try:
-                changed = modelled(settings._replace(**fields), [(rows, length)], is_resizable=False)
+                if key not in models:
+                    models[key] = modelled(self.settings._replace(**change.settings), runs, self.is_resizable)
             except ForeshapeError:
-                return  # as without a list of equal blocks: this change does not apply to the module
-            add(change, changed.run([(rows, length)] * 2, self.memory()).reserved)
+                return None  # as without a list of equal blocks: this change does not apply to the module
+            return run_verdict(models[key], runs, partial(self.memory, **change.allocator), self.card, self.available)
 
-        if settings.card is not None and not self.config.expandable:
-            add("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", model.run(sizes, self.memory(expandable=True)).reserved)
-        if batch > 1 and settings.optimizer is not None:
-            traced(f"accumulate {2 * settings.accumulate} batches of {batch // 2}", batch=batch // 2, accumulate=2 * settings.accumulate)
-        if not settings.checkpointing and settings.optimizer is not None:
-            traced("checkpointing of each block", checkpointing=True)
-        if settings.precision in ("fp32", "tf32"):
-            traced("precision amp-bf16", precision="amp-bf16")
-        from foreshape.apps.forecast.optimizers import fused, optimizer_name
+        return helpful_changes(self.settings, self.config, batches if self.is_resizable else (), judged, verdict)
 
-        name = optimizer_name(settings.optimizer)
-        if name in ("Adam", "AdamW") and settings.card is not None:
-            traced(f"{name}(fused=True)", optimizer=fused(name))
-            traced(f"{name}8bit", optimizer=f"{name}8bit")
-        if settings.parallel is not None and settings.parallel.kind == "ddp" and not settings.parallel.gradients_are_views:
-            traced("gradient_as_bucket_view=True", parallel=settings.parallel._replace(gradients_are_views=True))
-        return sorted(out, key=lambda advice: advice.reserved)
-
-    def notes(self, model: RunModel) -> list[str]:
-        """Return the modelled and the unknown."""
+    def notes(self, model: RunModel, batches: Sequence[Sizes], verdict: RunVerdict) -> list[str]:
+        """Return the additions to the run, the modelled and the unknown."""
         out: list[str] = []
+        if len(batches) > len(self.batches):
+            out.append("batch 0 comes again at the end, as in a second epoch: it is the greatest, and gradients and states are there by then")
+        if verdict.unlimited > verdict.result.reserved:
+            words = f"without a limit torch would reserve {byte_text(verdict.unlimited)}: within {byte_text(self.available)} it releases idle segments"
+            out.append(f"{words} {verdict.result.retries} times, which costs time; expandable segments may not need it")
         if self.settings.card is None:
-            return ["bytes of tensors on the processor; memory that kernels take for themselves is left out"]
+            return [*out, "bytes of tensors on the processor; memory that kernels take for themselves is left out"]
         out.append("modelled, not measured: segments, the context, workspaces of cuBLAS in autograd's thread")
         names = {note.name for note in model.steady.notes}
         if "cuDNN" in names:
@@ -266,8 +236,17 @@ class _Forecaster:
         return out
 
 
+def _with_states(model: RunModel, batches: list[Sizes]) -> list[Sizes]:
+    """Return the batches, and the first one again at the end where none of the later ones is as large: there were no states yet at its first time."""
+    template = model.steady
+    sizes = {size: template.tensor_peak(template.sizes(*size)) for size in set(batches)}
+    if max((sizes[size] for size in batches[1:]), default=0) >= sizes[batches[0]]:
+        return batches
+    return [*batches, *[batches[0]] * max(1, 3 - len(batches))]
+
+
 _PADDED: Final = 16
-"""Kernels pad lengths to multiples of this, by an operator that is not there for a length that is one."""
+"""Kernels pad lengths to multiples of this, by an operator missing for a length of one."""
 
 
 def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> RunModel:

@@ -134,8 +134,9 @@ class RunModel:
         steady = steps[equal - 1]
         traced = list(zip(points[equal:], steps[equal:], strict=True))
         sized = [(size, step) for size, step in traced if _form(step.codes) == _form(steady.codes[: len(step.codes)])]
-        if sized:  # its frees of the step before are by the steady step's own numbers
-            prefix = sized[0][1].codes
+        before = {id(step): earlier for (_, step), earlier in zip(traced, [steady, *(step for _, step in traced)], strict=False)}
+        prefix = next((step.codes for _, step in sized if _form(before[id(step)].codes) in (_form(steady.codes), _form(step.codes))), None)
+        if prefix is not None:  # its frees of the step before are by the steady step's own numbers
             steady = steady._replace(codes=[*prefix, *steady.codes[len(prefix) :]])
         elif equal == 2 and len(steps[0].sizes) != len(steady.sizes):
             raise UnsteadyError
@@ -147,7 +148,7 @@ class RunModel:
         self.steady = SizedTemplate(steady, self.points, columns, largest)
         columns_by_note = {(note, column[0]): column for note, column in zip(steady.notes, columns, strict=True)}
         by_size = {column[0]: column for column in columns}
-        self.first = [self._early(step, columns_by_note, by_size) for step in steps[: equal if sized else equal - 1]]
+        self.first = [self._early(step, columns_by_note, by_size) for step in steps[: equal if prefix is not None else equal - 1]]
 
     def _early(self, step: StepTemplate, columns_by_note: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
         """Return an early step by the formulas of the steady one; its own tensors, as states, do not depend on the sizes."""
@@ -212,31 +213,25 @@ class RunModel:
 
     def peak_tensors(self, number: int, batch: int, length: int) -> list[PeakTensor]:
         """Return the tensors alive at a step's most bytes, joined by kind, operator and line; the largest first."""
-        template, sizes = self.template(number), self.template(number).sizes(batch, length)
-        alive: dict[tuple[int, int], tuple[Note, int]] = {
-            (0, slot): (note, size) for slot, (note, size) in enumerate(zip(self.setup.notes, self.setup.sizes, strict=True))
-        }
-        for code in self.setup.codes:
-            if code != _ALLOCATE:
-                alive.pop((0, code), None)
-        persistent = list(alive.values())
-        if number > 0:
-            persistent += self._states()
-        highest, peak = -1, 0
-        deltas = template.deltas(sizes)
-        for place, value in enumerate(accumulate(deltas)):
+        template = self.template(number)
+        sizes = template.sizes(batch, length)
+        highest = peak = 0
+        for place, value in enumerate(accumulate(template.deltas(sizes)), 1):
             if value > highest:
                 highest, peak = value, place
-        live: dict[int, tuple[Note, int]] = {}
-        slot = 0
-        for code in template.codes[: peak + 1]:
-            if code == _ALLOCATE:
-                live[slot] = template.notes[slot], sizes[slot]
-                slot += 1
-            elif code < _CARRIED:
-                live.pop(code, None)
+        setup = _alive({}, {}, self.setup.codes, self.setup.notes, self.setup.sizes)
+        carried: dict[int, tuple[Note, int]] = {}
+        older: list[tuple[Note, int]] = []
+        for earlier in range(min(number, len(self.first) + 1)):
+            step = self.template(earlier)
+            live = _alive(setup, carried, step.codes, step.notes, step.sizes(batch, length))
+            older += carried.values()
+            carried = live
+        live = _alive(setup, carried, template.codes[:peak], template.notes, sizes)
+        later = _alive({}, {}, template.codes, template.notes, sizes)
+        live = {slot: part if slot in later or part[0].kind != "optimizer" else (part[0]._replace(kind="update"), part[1]) for slot, part in live.items()}
         joined: dict[tuple[str, str, str], list[tuple[Note, int]]] = {}
-        for note, size in [*persistent, *live.values()]:
+        for note, size in [*setup.values(), *older, *carried.values(), *live.values()]:
             name = note.name if note.kind not in ("optimizer",) else "state"
             joined.setdefault((note.kind, name, note.line if note.kind not in ("optimizer",) else ""), []).append((note, size))
         out = [
@@ -245,16 +240,22 @@ class RunModel:
         ]
         return sorted(out, key=lambda tensor: -tensor.bytes)
 
-    def _states(self) -> list[tuple[Note, int]]:
-        """Return the remainders of the first step for all later ones: the optimizer's states, lasting workspaces."""
-        if not self.first:
-            return []
-        step = self.first[0]
-        sizes = step.sizes(*self.points[0])
-        freed = {code for code in step.codes if 0 <= code < _CARRIED}
-        later = self.first[1] if len(self.first) > 1 else self.steady
-        freed |= {code - _CARRIED for code in later.codes if _CARRIED <= code < _SETUP}
-        return [(note, size) for slot, (note, size) in enumerate(zip(step.notes, sizes, strict=True)) if slot not in freed]
+
+def _alive(setup: dict[int, Any], carried: dict[int, Any], codes: Sequence[int], notes: Sequence[Note], sizes: Sequence[int]) -> dict[int, tuple[Note, int]]:
+    """Return the slots left of these events, and take freed ones of the setup and of the step before away."""
+    out: dict[int, tuple[Note, int]] = {}
+    slot = 0
+    for code in codes:
+        if code == _ALLOCATE:
+            out[slot] = notes[slot], sizes[slot]
+            slot += 1
+        elif code < _CARRIED:
+            out.pop(code, None)
+        elif code < _SETUP:
+            carried.pop(code - _CARRIED, None)
+        else:
+            setup.pop(code - _SETUP, None)
+    return out
 
 
 def replayed(

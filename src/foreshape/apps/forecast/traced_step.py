@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import logging
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from foreshape.apps.forecast.cards import Card
@@ -25,6 +26,7 @@ from foreshape.apps.forecast.recorder import Recorder, line_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 
+_NEED_NUMBERS: Final = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
 _FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode
 
 
@@ -58,6 +60,7 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of tensors without numbers, and of autocast on the processor
+        stack.enter_context(_without_log("torch._subclasses.fake_tensor"))  # a mistake is told once, by the error
         mode = stack.enter_context(_FAKE(allow_non_fake_inputs=True))
         run = _TracedRun(settings, recorder, mode)
         stack.enter_context(no_packed_sequences(run.has_positions))
@@ -81,10 +84,23 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
     return recorder.record
 
 
+@contextlib.contextmanager
+def _without_log(name: str) -> Generator[None]:
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def _refused(error: Exception, recorder: Recorder) -> MemoryPlanError:
     line = line_of((frame.f_code.co_filename, number) for frame, number in reversed(list(traceback.walk_tb(error.__traceback__)))) or recorder.line
-    words = f"{type(error).__name__}: {str(error).strip()[:300]}"
-    return MemoryPlanError(f"the training step cannot run on tensors without numbers, at {line or 'an unknown line'}: {words}")
+    place = line or "an unknown line"
+    if type(error).__name__ in _NEED_NUMBERS:
+        cause = "a number of a tensor is asked for here, as `.item()`, `if tensor:` and `x[x > 0]` do"
+        return MemoryPlanError(f"the training step cannot run on tensors without numbers, at {place}: {cause}. Forecast the module without this line")
+    return MemoryPlanError(f"the training step fails, at {place}: {type(error).__name__}: {str(error).strip()[:300]}")
 
 
 class _TracedRun:

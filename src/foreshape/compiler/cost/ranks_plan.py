@@ -354,9 +354,12 @@ def plan(
         program, _ = gather_gradients(program, accumulate, ungathered.startup)
     if ranks is None:
         if device is not None and not is_device_name(device):
-            raise SchemaError.must("device", 'without ranks= "cpu", or "cuda" with a number or a card\'s name, as "cuda:0"', device)
-        if within is not None or network is not None or strategies or loss is not None or sizes:
-            raise SchemaError("what a step sends, and how long it takes, is planned for a number of ranks: give ranks=")
+            raise SchemaError.must("device", '"cpu", "cuda", or "cuda:" with a number or a card, as "cuda:H100" (rates of a machine need ranks=)', device)
+        options = {"within": within, "network": network, "strategies": strategies or None, "loss": loss, **sizes}
+        named = [f"{name}=" for name, value in options.items() if value is not None]
+        if named:
+            hint = ": sizes are given to the plan, as plan(...).peak(batch=8)" if sizes else ""
+            raise SchemaError(f"{', '.join(named)} of a plan needs ranks=, the number of processes that train together{hint}")
         return plan_memory(program, fetch, lengths, device)
     if lengths is not None:
         raise SchemaError("lengths= is for a plan without ranks=: the sequences of one rank are others than those of the next")

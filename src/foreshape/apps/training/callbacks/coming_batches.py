@@ -37,8 +37,9 @@ class ComingBatches(NamedTuple):
         if self.sizes is None:
             return "a batch as the first one" if not self.is_ordered else "each batch"
         if self.is_ordered:
-            return f"batch {number} of {len(self.sizes)}"
-        return f"a batch with an example as long as example {self.examples[number]} of the data"
+            later = "" if number < len(self.sizes) else ", in the second epoch,"
+            return f"batch {number % len(self.sizes)} of {len(self.sizes)} (from 0){later}"
+        return f"a batch with an example as long as example {self.examples[number % len(self.sizes)]} of the data"
 
 
 def coming_batches(loader: Any) -> ComingBatches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import warnings
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from foreshape.compiler.memory import byte_text
 from foreshape.core.constructor_repr import ConstructorRepr
-from foreshape.errors import ForeshapeWarning, MemoryPlanError, SchemaError
+from foreshape.core.hints import did_you_mean
+from foreshape.errors import ExecutionError, ForeshapeWarning, MemoryPlanError, SchemaError
 
 if TYPE_CHECKING:
     from foreshape.apps.forecast import Card, Forecast
@@ -36,9 +38,18 @@ class Preflight(ConstructorRepr):
         example: a batch, or a function from a batch size and a length to one; by default from the data loader.
         lengths: the batches of the run in their order, as `foreshape.forecast` takes them; they need an ``example``.
         settings: other arguments of `foreshape.forecast`. They go before those that the trainer has.
+
+    Raises:
+        SchemaError: a setting unknown to `foreshape.forecast`.
     """
 
     def __init__(self, device: str | int | Card | None = None, *, example: Any = None, lengths: Sequence[Any] | None = None, **settings: Any) -> None:
+        from foreshape.apps.forecast import forecast
+
+        names = inspect.signature(forecast).parameters
+        for name in settings:
+            if name not in names:
+                raise SchemaError(f"Preflight takes device=, and settings of fs.forecast; seen {name}={did_you_mean(name, names)}")
         self.device, self.example, self.settings = device, example, settings
         self.lengths = lengths
         self.forecast: Forecast | None = None
@@ -47,7 +58,7 @@ class Preflight(ConstructorRepr):
     @classmethod
     def for_transformers(cls, device: str | int | Card | None = None, **settings: Any) -> Self:
         """Return one for ``transformers.Trainer(callbacks=[...])``; it is a ``TrainerCallback``. ``device`` and ``settings`` are the constructor's."""
-        return cls._with_base(importlib.import_module("transformers").TrainerCallback, device, settings)
+        return cls._with_base(_imported("transformers").TrainerCallback, device, settings)
 
     @classmethod
     def for_lightning(cls, device: str | int | Card | None = None, **settings: Any) -> Self:
@@ -58,7 +69,7 @@ class Preflight(ConstructorRepr):
         name = next((name for name in _LIGHTNING if name in sys.modules), None)
         if name is None:
             name = next((name for name in _LIGHTNING if importlib.util.find_spec(name.partition(".")[0])), _LIGHTNING[0])
-        return cls._with_base(importlib.import_module(name).Callback, device, settings)
+        return cls._with_base(_imported(name).Callback, device, settings)
 
     @classmethod
     def _with_base(cls, base: type, device: Any, settings: dict[str, Any]) -> Self:
@@ -154,12 +165,22 @@ class Preflight(ConstructorRepr):
         return prediction
 
 
+def _imported(name: str) -> Any:
+    """Return a trainer's package. Raise `ExecutionError` where it is missing, with the line to install it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        raise ExecutionError(f"Preflight is for a trainer of the package {error.name}, which is not here: pip install {error.name}") from error
+
+
 def _refusal(prediction: Forecast, batches: ComingBatches | None) -> str:
     """Return the words about a batch that does not fit: which it is, what it takes, and what would fit."""
     number = cast("int", prediction.dies_at)
     step, largest = prediction.steps[number], prediction.largest
     has_lengths = step.length is not None and step.length > 0
-    place = f"batch {number} of {len(prediction.steps)}" if batches is None else batches.place(number)
+    place = f"batch {number} of {len(prediction.steps)} (from 0)" if batches is None else batches.place(number)
     length = f" of length {step.length}" if has_lengths else ""
     reserved, available = byte_text(step.reserved), byte_text(prediction.available)
     examples = f"{step.batch} example{'' if step.batch == 1 else 's'}{length}"

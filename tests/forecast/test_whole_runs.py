@@ -1,0 +1,69 @@
+"""`fs.forecast` of whole runs: epochs, figures within a limit, advice, token budgets, buckets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.small_texts import Texts, batch, entropy
+
+import foreshape as fs
+
+
+def test_a_first_batch_that_is_the_greatest_comes_again_with_states() -> None:
+    """One batch, and one before smaller ones, are as the same batch three times: AdamW has no states before its first update."""
+    options: dict[str, Any] = {"loss": entropy, "device": "A100-80GB"}
+    thrice = fs.forecast(Texts(), batch, lengths=[(4, 64)] * 3, **options)
+    once, first = (fs.forecast(Texts(), batch, lengths=[(4, 64), *others], **options) for others in ([], [(4, 8), (4, 9), (4, 10)]))
+    assert once.allocated == first.allocated == thrice.allocated == thrice.steps[1].allocated > thrice.steps[0].allocated
+    assert [(step.batch, step.length) for step in first.steps] == [(4, 64), (4, 8), (4, 9), (4, 10), (4, 64)] and len(once.steps) == 3
+    assert "second epoch" in first.notes[0] and not any("second epoch" in note for note in thrice.notes)
+
+
+VARYING = [(8, 48), (8, 400), (8, 60), (8, 333), (8, 390), (8, 37), (4, 400), (8, 395)] * 3
+
+
+def test_a_run_that_fits_has_no_figure_above_the_free_bytes() -> None:
+    """Segments that do not fit later batches are released before a run dies: what it takes within a limit is told, and how often it releases."""
+    options: dict[str, Any] = {"loss": entropy, "device": "A100-80GB", "lengths": VARYING, "advice": False}
+    free = fs.forecast(Texts(words=8000), batch, **options)
+    verdicts = [fs.forecast(Texts(words=8000), batch, limit=free.allocated + part * (free.reserved - free.allocated) // 8, **options) for part in range(10)]
+    assert {f.fits for f in verdicts} == {True, False}
+    for f in verdicts:
+        assert f.fits == (f.safe <= f.available) and not (f.fits and f.dies_at is not None)
+        assert f.dies_at is not None or f.reserved <= f.available
+        assert f.range[0] <= f.reserved <= f.range[1]
+    tight = next(f for f in verdicts if f.fits and f.reserved < free.reserved)
+    assert any("releases idle segments" in note for note in tight.notes)
+
+
+@pytest.mark.long
+def test_advice_is_of_the_whole_run_and_says_whether_it_is_enough() -> None:
+    options: dict[str, Any] = {"loss": entropy, "device": "A100-80GB", "lengths": VARYING}
+    free = fs.forecast(Texts(words=4000), batch, **options)
+    tight = fs.forecast(Texts(words=4000), batch, limit=free.allocated // 2, **options)
+    halved = next(advice for advice in tight.advice if "accumulate" in advice.change and "+" not in advice.change)
+    divisor = int(halved.change.partition("1/")[2].split()[0])
+    smaller = [(-(-rows // divisor), length) for rows, length in VARYING]
+    alone = fs.forecast(Texts(words=4000), batch, **{**options, "lengths": smaller}, accumulate=divisor, limit=tight.available, advice=False)
+    assert (halved.reserved, halved.fits) == (alone.reserved, alone.fits)
+    assert [advice.fits for advice in tight.advice] == sorted((advice.fits for advice in tight.advice), reverse=True)
+    tiny = fs.forecast(Texts(words=4000), batch, limit=free.allocated // 16, **options)
+    joined = [advice for advice in tiny.advice if " + " in advice.change]
+    assert not any(advice.fits for advice in tiny.advice if advice not in joined) and joined
+    assert joined[0].reserved <= min(advice.reserved for advice in tiny.advice)
+
+
+def test_a_token_budget_goes_through_with_the_lengths_of_the_run() -> None:
+    options: dict[str, Any] = {"loss": entropy, "device": "A100-80GB", "advice": False, "limit": "96MiB"}
+    lengths = [length for _, length in VARYING]
+    largest = fs.forecast(Texts(words=4000), batch, lengths=VARYING, **options).largest
+    assert largest is not None and largest.tokens
+    assert fs.forecast(Texts(words=4000), batch, lengths=[(largest.tokens // length, length) for length in lengths], **options).fits
+
+
+def test_buckets_built_anew_are_listed_once() -> None:
+    net = Texts(256, words=2000)
+    forecast = fs.forecast(net, batch(1, 4), loss=entropy, optimizer="SGD", ddp={"bucket_cap_mb": 1})
+    size = sum(p.numel() * 4 for p in net.parameters())
+    assert sum(tensor.bytes for tensor in forecast.peak_tensors if tensor.name == "bucket") == size
