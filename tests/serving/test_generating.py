@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -128,8 +129,10 @@ def test_numbers_out_of_their_bounds_are_refused_in_words(server: BackgroundServ
         assert written(server, prompt).status == 422
 
 
-def test_a_client_that_goes_away_leaves_its_place(server: BackgroundServer) -> None:
+def test_a_client_that_goes_away_leaves_its_place(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = server.service.repository.find("llama")[0]
+    step = model._writer.step
+    monkeypatch.setattr(model._writer, "step", lambda: sleep(0.005) or step())  # so that the text is still being written when the client goes
     host, port = server.address.split(":")
     for way in ("generate", "generate_stream"):
         body = json.dumps({"input_ids": [1], "parameters": {"max_tokens": 100000, "stop": [[70000]]}}).encode()

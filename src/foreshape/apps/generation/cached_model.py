@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.apps.generation.text_settings import TextSettings, whole_between
+from foreshape.apps.generation.word_step import MOST_ROWS, NoWordStep, WordStep
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.conversion import on_device, to_tensor
 from foreshape.core.values.lod_tensor import LoDTensor
@@ -13,6 +14,8 @@ from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
 from foreshape.language.program import Variable
 from foreshape.layer.cached_rows import AttentionCache
+from foreshape.machine.process.threads import threads_here
+from foreshape.machine.targets import target_of
 from foreshape.runtime.engine import Executor, Scope, default_scope
 from foreshape.runtime.engine.prepared_run import repeated
 
@@ -72,6 +75,9 @@ class LanguageModel:
             raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
         self.executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
         self._kept: list[Tensor] = []
+        self._threads = threads
+        self._step: WordStep | None = None
+        self._step_version = -1
         self._run = repeated(self.executor, self.program, [scores.name], self.scope)
 
     @property
@@ -101,6 +107,11 @@ class LanguageModel:
         """
         if not self._kept:
             self._make_cache()
+        if len(rows) <= MOST_ROWS and all(len(row) == 1 for row in rows) and rows:
+            step = self._word_step()
+            scores = None if step is None else step.run([row[0] for row in rows], slots, held)
+            if scores is not None:
+                return scores
         flat = torch.tensor([word for row in rows for word in row], dtype=torch.int64)
         feed = {
             self.words.name: LoDTensor.of_lengths(flat, [[len(row) for row in rows]]),
@@ -108,6 +119,20 @@ class LanguageModel:
             self.cache.held.name: torch.tensor(held, dtype=torch.int64),
         }
         return to_tensor(self._run(feed)[0])
+
+    def _word_step(self) -> WordStep | None:
+        """Return the step of one word for each text in machine code, made at its first use and for new tensors; None if the network has none."""
+        if self.scope.version != self._step_version:
+            self._step_version = self.scope.version
+            names = self.words.name, self.cache.slots.name, self.cache.held.name, self.scores.name
+            values = {v.name: self.scope.tensor(v.name) for v in self.program.global_block.vars.values() if v.persistable and v.name in self.scope}
+            try:
+                if not target_of(self.executor.device).is_processor:
+                    raise NoWordStep("the device is no processor")
+                self._step = WordStep(self.program, names, values, self.users, self.context, self._threads or threads_here())
+            except NoWordStep:
+                self._step = None
+        return self._step
 
     def clear_rows(self, place: int, count: int) -> None:
         """Set the first words of a place to zero: a NaN in hidden rows would reach the next text there.

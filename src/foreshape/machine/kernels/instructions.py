@@ -54,7 +54,7 @@ class Instruction(NamedTuple):
 
 
 def floats(address: int) -> Any:
-    """Return the fp32 numbers at an address. (In machine code; see `_intrinsics`.)"""
+    """Return the fp32 numbers at an address. (In machine code; see `intrinsics`.)"""
     raise NotImplementedError
 
 
@@ -73,7 +73,7 @@ def multiply(blas: int, a: int, b: int, c: int, sizes: tuple[int, int, int], tur
     raise NotImplementedError
 
 
-def _exp(x: Any) -> Any:
+def exponential(x: Any) -> Any:
     """Return e to the power of x, within 2 units of the last place: by a polynomial, computed for 16 numbers at once."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
     whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
@@ -159,7 +159,7 @@ def run(memories: Any, table: Any, numbers: Any, count: int) -> int:
                 for j in range(i + 1, i + n):
                     top = max(top, x[j])
                 for j in range(i, i + n):
-                    y[j] = _exp(x[j] - top)
+                    y[j] = exponential(x[j] - top)
                 for j in range(i, i + n):
                     total += y[j]
                 total = np.log(total) + top
@@ -185,7 +185,7 @@ def run(memories: Any, table: Any, numbers: Any, count: int) -> int:
                         y[j] = np.float32(0)
                 else:
                     for j in range(i * n, i * n + n):
-                        y[j] = _exp(x[j]) * by
+                        y[j] = exponential(x[j]) * by
                     y[i * n + classes[i]] -= by
         elif code == FINITE:  # a is finite
             if not np.isfinite(floats(a)[0]):
@@ -213,7 +213,7 @@ def run(memories: Any, table: Any, numbers: Any, count: int) -> int:
     return 0
 
 
-def _intrinsics() -> dict[str, Any]:
+def intrinsics() -> dict[str, Any]:
     """Return the functions of `run` unknown to numba."""
     types, cgutils = importlib.import_module("numba.core.types"), importlib.import_module("numba.core.cgutils")
     intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
@@ -287,10 +287,10 @@ def compiled() -> Callable[[Any, Any, Any, int], int]:
     """Return `run` in machine code; kept on disk between processes if possible. It is too short to let other threads in between."""
     numba = importlib.import_module("numba")
     types = numba.types
-    names = {**globals(), **_intrinsics(), "np": importlib.import_module("numpy")}
-    names["_exp"] = numba.njit(error_model="numpy", inline="always")(_over(_exp, names))
+    names = {**globals(), **intrinsics(), "np": importlib.import_module("numpy")}
+    names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     signature = types.int64(types.CPointer(types.int64), types.CPointer(types.int64), types.CPointer(types.float64), types.int64)
-    loop = _over(run, names)
+    loop = with_names(run, names)
     try:
         made = numba.cfunc(signature, cache=True, error_model="numpy")(loop)
     except RuntimeError:  # no folder for numba to write to
@@ -300,6 +300,6 @@ def compiled() -> Callable[[Any, Any, Any, int], int]:
     return function
 
 
-def _over(function: Any, names: dict[str, Any]) -> FunctionType:
+def with_names(function: Any, names: dict[str, Any]) -> FunctionType:
     """Return a function with other global names."""
     return FunctionType(function.__code__, names, function.__name__)

@@ -1,0 +1,405 @@
+"""A step of few rows as instructions of one loop in machine code, shared by several threads: the next word of some texts.
+
+With one row the products read each weight once, so the memory's bandwidth is the time, and calls of torch between them come on top. The loop is `run`, plain
+Python over addresses, compiled by numba (``pip install 'foreshape[plan]'``) and kept on disk. Each thread runs all instructions: those with parts take theirs,
+the others are the first thread's. A barrier stands before an instruction where another thread may still write or read its numbers.
+
+`run` has a row of `WIDTH` whole numbers for each instruction: its code, 1 behind a barrier, `OPERANDS` addresses, `DIMS` sizes; and `NUMBERS` of fp64.
+Tensors are fp32 and lie contiguously, ids are int64. Nothing here checks a size: `foreshape.apps.generation.word_step` does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import math
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from foreshape.machine.kernels.instructions import SWITCH, exponential, floats, intrinsics, longs, with_names
+
+if TYPE_CHECKING:
+    import numpy as np
+
+OPERANDS: Final = 6
+DIMS: Final = 10
+NUMBERS: Final = 2
+WIDTH: Final = 2 + OPERANDS + DIMS
+ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
+"""Kinds of `BINARY`."""
+AFFINE, SQUARE, ROOT_INVERSE, SINE, COSINE, TANH, SWISH, GELU, GELU_BY_TANH, RELU = range(10)
+"""Kinds of `UNARY`."""
+BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, ATTENTION = range(10)
+"""The codes of instructions; `run` tells each one's operands and sizes."""
+PARALLEL: Final = frozenset({UNARY, PRODUCT, TURNED_PRODUCT, ATTENTION})
+"""The instructions in parts."""
+_SPINS: Final = 4000
+"""Turns of waiting before the thread lets others run."""
+
+
+def arrive(address: int) -> int:
+    """Add 1 to the whole number at an address, and return it as it was, before all later reads. (In machine code; see `_waiting`.)"""
+    raise NotImplementedError
+
+
+def arrivals(address: int) -> int:
+    """Return the whole number at an address, as other threads left it."""
+    raise NotImplementedError
+
+
+def let_others_run(function: int) -> None:
+    """Call ``sched_yield``, by its address."""
+    raise NotImplementedError
+
+
+def _dot(x: Any, y: Any, count: int) -> Any:
+    """Return the sum of products of two rows; in any order."""
+    total = np.float32(0)
+    for j in range(count):
+        total += x[j] * y[j]
+    return total
+
+
+def _total(x: Any, count: int) -> Any:
+    total = np.float32(0)
+    for j in range(count):
+        total += x[j]
+    return total
+
+
+def _spread(x: Any, middle: Any, count: int) -> Any:
+    total = np.float32(0)
+    for j in range(count):
+        total += (x[j] - middle) * (x[j] - middle)
+    return total
+
+
+def _add_rows(y: Any, count: int, a: Any, b: Any, c: Any, d: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
+    """Add four rows to ``y``, each times a number."""
+    for j in range(count):
+        y[j] += (by_a * a[j] + by_b * b[j]) + (by_c * c[j] + by_d * d[j])
+
+
+def _add_row(y: Any, count: int, a: Any, by: Any) -> None:
+    for j in range(count):
+        y[j] += by * a[j]
+
+
+def _binary(kind: int, count: int, x: Any, y: Any, z: Any, by_x: int, by_y: int) -> None:
+    """Compute one row of ``z``; ``by_x`` and ``by_y``: 1, or 0 for one number in all columns."""
+    if by_x == 1 and by_y == 1:
+        if kind == ADD:
+            for j in range(count):
+                z[j] = x[j] + y[j]
+        elif kind == SUBTRACT:
+            for j in range(count):
+                z[j] = x[j] - y[j]
+        elif kind == MULTIPLY:
+            for j in range(count):
+                z[j] = x[j] * y[j]
+        else:
+            for j in range(count):
+                z[j] = x[j] / y[j]
+    elif by_x == 1:
+        one = y[0]
+        if kind == ADD:
+            for j in range(count):
+                z[j] = x[j] + one
+        elif kind == SUBTRACT:
+            for j in range(count):
+                z[j] = x[j] - one
+        elif kind == MULTIPLY:
+            for j in range(count):
+                z[j] = x[j] * one
+        else:
+            for j in range(count):
+                z[j] = x[j] / one
+    else:
+        for j in range(count):
+            u, v = x[j * by_x], y[j * by_y]
+            z[j] = u + v if kind == ADD else u - v if kind == SUBTRACT else u * v if kind == MULTIPLY else u / v
+
+
+def _tanh(x: Any) -> Any:
+    return np.float32(1) - np.float32(2) / (exponential(x + x) + np.float32(1))
+
+
+def _unary(kind: int, begin: int, end: int, x: Any, y: Any, u: Any, v: Any) -> None:
+    if kind == AFFINE:  # u x + v
+        for j in range(begin, end):
+            y[j] = u * x[j] + v
+    elif kind == SQUARE:
+        for j in range(begin, end):
+            y[j] = x[j] * x[j]
+    elif kind == ROOT_INVERSE:
+        for j in range(begin, end):
+            y[j] = np.float32(1) / np.sqrt(x[j])
+    elif kind == SINE:
+        for j in range(begin, end):
+            y[j] = math.sin(x[j])
+    elif kind == COSINE:
+        for j in range(begin, end):
+            y[j] = math.cos(x[j])
+    elif kind == TANH:
+        for j in range(begin, end):
+            y[j] = _tanh(x[j])
+    elif kind == SWISH:
+        for j in range(begin, end):
+            y[j] = x[j] / (np.float32(1) + exponential(-x[j]))
+    elif kind == GELU:
+        for j in range(begin, end):
+            y[j] = np.float32(0.5) * x[j] * (np.float32(1) + np.float32(math.erf(x[j] * np.float32(0.7071067811865476))))
+    elif kind == GELU_BY_TANH:
+        for j in range(begin, end):
+            inner = np.float32(0.7978845608028654) * (x[j] + np.float32(0.044715) * x[j] * x[j] * x[j])
+            y[j] = np.float32(0.5) * x[j] * (np.float32(1) + _tanh(inner))
+    else:
+        for j in range(begin, end):
+            y[j] = np.float32(0) if x[j] <= np.float32(0) else x[j]
+
+
+def _attention(places: Any, out: int, scratch: int, held: int, first: int, sizes: Any, scale: Any, cap: Any) -> None:
+    """Put a new key and value of one head behind the older ones, and write the mixed values of the query heads that share it.
+
+    Args:
+        places: the addresses of the queries ``[group, size]``, of the new key and value ``[size]``, and of the head's columns of the text's first rows in
+            the caches of keys and values.
+        out: ``[group, size]``.
+        scratch: ``[group, context]`` for scores.
+        held: the rows before the new one.
+        first: the first row looked at.
+        sizes: of the group, of a head, and of a row of the caches.
+    """
+    query, key, value, keys, values = places
+    group, size, pitch = sizes
+    new_key, new_value = floats(keys + 4 * held * pitch), floats(values + 4 * held * pitch)
+    k, v = floats(key), floats(value)
+    for j in range(size):
+        new_key[j] = k[j]
+        new_value[j] = v[j]
+    count = held + 1 - first
+    for g in range(group):
+        q, y, scores = floats(query + 4 * g * size), floats(out + 4 * g * size), floats(scratch + 4 * g * count)
+        top = np.float32(-np.inf)
+        for t in range(count):
+            score = scale * _dot(q, floats(keys + 4 * (first + t) * pitch), size)
+            if cap > np.float32(0):
+                score = cap * np.float32(math.tanh(score / cap))
+            scores[t] = score
+            top = max(top, score)
+        total = np.float32(0)
+        for t in range(count):
+            scores[t] = exponential(scores[t] - top)
+        for t in range(count):
+            total += scores[t]
+        for j in range(size):
+            y[j] = np.float32(0)
+        t = 0
+        row = values + 4 * first * pitch
+        while t + 4 <= count:
+            p = floats(scratch + 4 * (g * count + t))
+            _add_rows(y, size, floats(row), floats(row + 4 * pitch), floats(row + 8 * pitch), floats(row + 12 * pitch), p[0], p[1], p[2], p[3])
+            row += 16 * pitch
+            t += 4
+        while t < count:
+            _add_row(y, size, floats(row), scores[t])
+            row += 4 * pitch
+            t += 1
+        for j in range(size):
+            y[j] /= total
+
+
+def _product(x: int, weight: int, y: int, rows: int, inner: int, columns: int, begin: int, end: int) -> None:
+    """Compute the columns from ``begin`` to ``end`` of y [rows, columns] = x [rows, inner] weight [inner, columns], four rows of the weight at a time."""
+    for r in range(rows):
+        z = floats(y + 4 * r * columns)
+        for j in range(begin, end):
+            z[j] = np.float32(0)
+    width, k = end - begin, 0
+    while k + 4 <= inner:
+        w = weight + 4 * (k * columns + begin)
+        for r in range(rows):
+            u = floats(x + 4 * (r * inner + k))
+            z = floats(y + 4 * (r * columns + begin))
+            _add_rows(z, width, floats(w), floats(w + 4 * columns), floats(w + 8 * columns), floats(w + 12 * columns), u[0], u[1], u[2], u[3])
+        k += 4
+    while k < inner:
+        for r in range(rows):
+            _add_row(floats(y + 4 * (r * columns + begin)), width, floats(weight + 4 * (k * columns + begin)), floats(x + 4 * (r * inner + k))[0])
+        k += 1
+
+
+def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting: int, met: int, yielding: int) -> int:
+    """Run a thread's part of all instructions; return to the first thread the number of refused operands, which counted as zeros.
+
+    Args:
+        table, numbers: `WIDTH` whole numbers and `NUMBERS` others for each instruction.
+        count: of the instructions. Behind the last one all threads meet.
+        thread, threads: its number, and how many there are.
+        meeting: the address of the arrivals at barriers of all runs so far.
+        met: the arrivals before this run.
+        yielding: the address of ``sched_yield``.
+    """
+    refused = 0
+    for at in range(count + 1):
+        row = at * WIDTH
+        if threads > 1 and (at == count or table[row + 1]):
+            met += threads
+            arrive(meeting)
+            spins = 0
+            while arrivals(meeting) < met:
+                spins += 1
+                if spins > _SPINS:
+                    let_others_run(yielding)
+        if at == count:
+            return refused
+        code = table[row]
+        if thread != 0 and code not in (UNARY, PRODUCT, TURNED_PRODUCT, ATTENTION):
+            continue
+        a, b, c, d, e, f = table[row + 2], table[row + 3], table[row + 4], table[row + 5], table[row + 6], table[row + 7]
+        m, n, k, n3, n4, n5 = table[row + 8], table[row + 9], table[row + 10], table[row + 11], table[row + 12], table[row + 13]
+        n6, n7, n8 = table[row + 14], table[row + 15], table[row + 16]
+        u, v = np.float32(numbers[NUMBERS * at]), np.float32(numbers[NUMBERS * at + 1])
+        if code == PRODUCT:  # c [m, k] = a [m, n] b [n, k]; in parts of 16 columns
+            parts = (k + 15) // 16
+            _product(a, b, c, m, n, k, min(k, 16 * (parts * thread // threads)), min(k, 16 * (parts * (thread + 1) // threads)))
+        elif code == TURNED_PRODUCT:  # c [m, k] = a [m, n] b' for b [k, n]
+            for j in range(k * thread // threads, k * (thread + 1) // threads):
+                w = floats(b + 4 * j * n)
+                for r in range(m):
+                    floats(c + 4 * r * k)[j] = _dot(floats(a + 4 * r * n), w, n)
+        elif code == BINARY:  # c [m, n, k] = a, b with these steps along the axes, of the kind n3
+            s3, s4 = table[row + 12], table[row + 15]
+            for i in range(m):
+                for j in range(n):
+                    x = floats(a + 4 * (i * s3 + j * table[row + 13]))
+                    y = floats(b + 4 * (i * s4 + j * table[row + 16]))
+                    _binary(n3, k, x, y, floats(c + 4 * (i * n + j) * k), table[row + 14], table[row + 17])
+        elif code == UNARY:  # c [n] = of a, of the kind m; from k numbers on in parts
+            if n < k:
+                if thread == 0:
+                    _unary(m, 0, n, floats(a), floats(c), u, v)
+            else:
+                _unary(m, n * thread // threads, n * (thread + 1) // threads, floats(a), floats(c), u, v)
+        elif code == COPY:  # c [m, n, k] with the steps n6, n7, n8 = a with the steps n3, n4, n5
+            for i in range(m):
+                for j in range(n):
+                    x, y = floats(a + 4 * (i * n3 + j * n4)), floats(c + 4 * (i * n6 + j * n7))
+                    if n5 == 1 and n8 == 1:
+                        for p in range(k):
+                            y[p] = x[p]
+                    else:
+                        for p in range(k):
+                            y[p * n8] = x[p * n5]
+        elif code == MEAN:  # c [m] = the sums of the rows of a [m, n], times u
+            for i in range(m):
+                x = floats(a + 4 * i * n)
+                floats(c)[i] = u * _total(x, n)
+        elif code == LAYER_NORM:  # c [m, n] of a, with the scale b and the shift d, if they are there, and the epsilon u
+            for i in range(m):
+                x, y = floats(a + 4 * i * n), floats(c + 4 * i * n)
+                middle = _total(x, n) / np.float32(n)
+                factor = np.float32(1) / np.sqrt(_spread(x, middle, n) / np.float32(n) + u)
+                for j in range(n):
+                    y[j] = (x[j] - middle) * factor
+                if b != 0:
+                    _binary(MULTIPLY, n, y, floats(b), y, 1, 1)
+                if d != 0:
+                    _binary(ADD, n, y, floats(d), y, 1, 1)
+        elif code == LOOKUP:  # c [m, n] = the rows of b [k, n] at the ids a; zeros at the id n3
+            ids = longs(a)
+            for i in range(m):
+                y = floats(c + 4 * i * n)
+                if ids[i] < 0 or ids[i] >= k or ids[i] == n3:
+                    refused += 1 if ids[i] != n3 else 0
+                    for j in range(n):
+                        y[j] = np.float32(0)
+                else:
+                    x = floats(b + 4 * ids[i] * n)
+                    for j in range(n):
+                        y[j] = x[j]
+        elif code == NUMBERS_OF:  # c [n] = the whole numbers a
+            ids = longs(a)
+            for j in range(n):
+                floats(c)[j] = np.float32(ids[j])
+        elif code == ATTENTION:
+            # c [m, heads * size] of queries a; new keys b and values d; caches e, f [users, n8, key heads * size], scores [threads, group, n8] and places and
+            # held rows [2, m] at the addresses behind the sizes: n = key heads, k = group, n3 = size, n4 = window; n5, n6: the addresses
+            places = longs(n6)
+            pitch = n * n3
+            for part in range(m * n * thread // threads, m * n * (thread + 1) // threads):
+                text, head = part // n, part % n
+                held, columns = places[m + text], 4 * head * n3
+                base = 4 * places[text] * n8 * pitch + columns
+                first = max(0, held + 1 - n4) if n4 else 0
+                grouped = 4 * (text * n + head) * k * n3
+                new = 4 * text * pitch + columns
+                addresses = a + grouped, b + new, d + new, e + base, f + base
+                _attention(addresses, c + grouped, n5 + 4 * thread * k * n8, held, first, (k, n3, pitch), u, v)
+    return 0  # for type checkers: the loop returns
+
+
+def _waiting() -> dict[str, Any]:
+    """Return the functions for meetings of threads, unknown to numba."""
+    types = importlib.import_module("numba.core.types")
+    intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
+    large = ir.IntType(64)
+
+    def add(context: Any, address: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.atomic_rmw("add", builder.inttoptr(arguments[0], large.as_pointer()), large(1), "seq_cst")
+
+        return types.int64(types.int64), build
+
+    def read(context: Any, address: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.load_atomic(builder.inttoptr(arguments[0], large.as_pointer()), "seq_cst", 8)
+
+        return types.int64(types.int64), build
+
+    def call(context: Any, function: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            builder.call(builder.inttoptr(arguments[0], ir.FunctionType(ir.IntType(32), []).as_pointer()), [])
+            return context.get_dummy_value()
+
+        return types.void(types.int64), build
+
+    return {"arrive": intrinsic(add), "arrivals": intrinsic(read), "let_others_run": intrinsic(call)}
+
+
+def can_compile() -> bool:
+    """Return True if steps of few rows run in machine code: numba is installed, and nobody has switched it off."""
+    return os.environ.get(SWITCH) != "torch" and importlib.util.find_spec("numba") is not None and hasattr(os, "sched_yield")
+
+
+@cache
+def yielding() -> int:
+    """Return the address of ``sched_yield``."""
+    return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0
+
+
+@cache
+def compiled() -> Callable[[int, int, int, int, int, int, int, int], int]:
+    """Return `run` in machine code; kept on disk between processes if possible. Other Python threads run beside it."""
+    numba = importlib.import_module("numba")
+    types = numba.types
+    names = {**globals(), **intrinsics(), **_waiting(), "np": importlib.import_module("numpy")}
+    names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
+    names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
+    for function in (_dot, _total, _spread, _add_rows, _add_row):  # sums in any order
+        names[function.__name__] = numba.njit(error_model="numpy", fastmath=True)(with_names(function, names))
+    for function in (_binary, _unary, _attention, _product):
+        names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
+    signature = types.int64(types.CPointer(types.int64), types.CPointer(types.float64), *[types.int64] * 6)
+    loop = with_names(run, names)
+    try:
+        machine_code = numba.cfunc(signature, cache=True, error_model="numpy")(loop)
+    except RuntimeError:  # no folder for numba to write to
+        machine_code = numba.cfunc(signature, error_model="numpy")(loop)
+    whole, address = ctypes.c_int64, ctypes.c_void_p
+    function = ctypes.CFUNCTYPE(whole, address, address, *[whole] * 6)(machine_code.address)
+    setattr(function, "of", machine_code)  # noqa: B010 (its code must stay)
+    return function
