@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from foreshape.apps.generation.packed_weights import Weights, packed_network
 from foreshape.apps.generation.text_settings import TextSettings, whole_between
 from foreshape.apps.generation.word_step import MOST_ROWS, NoWordStep, WordStep
 from foreshape.compiler.memory import Plan
@@ -75,10 +77,45 @@ class LanguageModel:
             raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
         self.executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
         self._kept: list[Tensor] = []
-        self._threads = threads
+        self._threads, self._memory_limit, self._device = threads, memory_limit, device
         self._step: WordStep | None = None
         self._step_version = -1
         self._run = repeated(self.executor, self.program, [scores.name], self.scope)
+
+    def quantized(self, weights: Weights = "int8", group: int = 64, exclude: str | Sequence[str] = ()) -> LanguageModel:
+        """Return the model with its constant matrices in 8 or 4 bits, and a table of words in 8; rows, norms, attention and the cache stay in fp32.
+
+        Values left in fp32 are shared with this model, which stays as it is.
+
+        Args:
+            weights: "int8" or "int4".
+            group: the most rows of a weight with one scale; fewer where it does not divide them.
+            exclude: patterns of layers to leave in fp32, by the names of their results or weights: ``"head*"``.
+
+        Raises:
+            SchemaError: other weights, no layer to pack, or numbers that are not finite.
+        """
+        patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+        packed = packed_network(self.words, self.scores, self.cache, self.scope.tensor, weights, group, patterns)
+        scope = Scope()
+        for name, value in packed.values.items():
+            scope.set(name, value)
+        kept = {v.name for v in packed.cache.kept}
+        for name, variable in packed.scores.block.program.global_block.vars.items():
+            if variable.persistable and name not in packed.values and name not in kept and name in self.scope:
+                scope.defer(name, partial(self.scope.tensor, name))
+        return LanguageModel(
+            packed.words,
+            packed.scores,
+            packed.cache,
+            scope,
+            users=self.users,
+            context=self.context,
+            settings=self.settings,
+            threads=self._threads,
+            memory_limit=self._memory_limit,
+            device=self._device,
+        )
 
     @property
     def end(self) -> frozenset[int]:

@@ -12,12 +12,13 @@ from typing import Any, TypeVar, cast
 from foreshape import layer
 from foreshape.apps.generation.cached_model import LanguageModel
 from foreshape.apps.generation.decoder_kinds import architecture_of
+from foreshape.apps.generation.packed_weights import Weights, packed_network
 from foreshape.apps.generation.text_settings import TextSettings, settings_of
 from foreshape.core.hints import near_path
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ForeshapeWarning, FormatError, SchemaError, border
 from foreshape.interop.state_dict_files import is_folder_of_weights, read_state_dict
-from foreshape.language.program import Program, program_guard
+from foreshape.language.program import Program, Variable, program_guard
 from foreshape.runtime.engine import Scope
 
 _BUFFERS = ("inv_freq", ".masked_bias", ".attn.bias", ".attention.bias", "lm_head.weight", "embed_out.weight")
@@ -33,6 +34,8 @@ def language_model(
     *,
     users: int = 8,
     context: int | None = None,
+    weights: Weights | None = None,
+    group: int = 64,
     generation_config: Mapping[str, Any] | None = None,
     threads: int | None = None,
     memory_limit: int | str | None = None,
@@ -46,6 +49,8 @@ def language_model(
         state: name -> tensor as of ``module.state_dict()``, or the file.
         users: the most texts at a time.
         context: the most words of a text; by default the network's own limit, at most 1,024.
+        weights: "int8" or "int4": constant matrices are packed as they are read, as by `LanguageModel.quantized`; by default they are kept in fp32.
+        group: as there.
         generation_config: the settings of texts, by the names of transformers' ``GenerationConfig``; by default of the folder's
             ``generation_config.json``, or of the module. Without one the configuration of the network has them.
         threads, memory_limit, device: as for `LanguageModel`.
@@ -54,7 +59,7 @@ def language_model(
         FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: another kind of network, or a
         setting without a form here.
     """
-    config, weights, texts = _opened(source, state)
+    config, state_dict, texts = _opened(source, state)
     settings = texts() if generation_config is None else settings_of(generation_config, "generation_config")
     for field in ("quantization_config", "compression_config"):
         if config.get(field):
@@ -74,8 +79,18 @@ def language_model(
         scores = architecture.scores(words, cache)
     scope = Scope()
     used: set[str] = set()
-    store_weights(main, scope, lambda name: architecture.value(name, lambda key: _found(weights, key, used)))
-    _check_unused(weights, used)
+
+    def value_of(name: str) -> Tensor | None:
+        return architecture.value(name, lambda key: _found(state_dict, key, used))
+
+    if weights is not None:
+        parameters = {v.name: v for v in main.parameters()}
+        packed = packed_network(words, scores, cache, lambda name: _matching(parameters[name], value_of(name)), weights, group)
+        words, scores, cache, main = packed.words, packed.scores, packed.cache, packed.scores.block.program
+        for name, array in packed.values.items():
+            scope.set(name, array)
+    store_weights(main, scope, value_of)
+    _check_unused(state_dict, used)
     return LanguageModel(
         words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit, device=device
     )
@@ -171,6 +186,15 @@ def _check_unused(weights: Mapping[str, Tensor], used: set[str]) -> None:
         warnings.warn(f"{len(unplaced)} values of the source have no place in the network, such as {', '.join(unplaced[:4])}", ForeshapeWarning, stacklevel=3)
 
 
+def _matching(variable: Variable, value: Tensor | None) -> Tensor:
+    """Return a copy of a value in fp32. Raises `FormatError` if it is missing, or has other dims than its parameter."""
+    if value is None:
+        raise FormatError(f"the weight {variable.name} is missing in the source")
+    if list(value.shape) != list(variable.spec.known_dims):
+        raise FormatError(f"{variable.name} must be {variable.spec.text()}, and is {list(value.shape)} in the source")
+    return torch.empty(value.shape).copy_(value.detach())
+
+
 def store_weights(program: Program, scope: Scope, value_of: Callable[[str], Tensor | None]) -> None:
     """Put all weights into the scope, in fp32.
 
@@ -184,9 +208,7 @@ def store_weights(program: Program, scope: Scope, value_of: Callable[[str], Tens
             value = value_of(name)
             if value is None:
                 missing.append(name)
-                continue
-            if list(value.shape) != list(variable.spec.known_dims):
-                raise FormatError(f"{name} must be {variable.spec.text()}, and is {list(value.shape)} in the source")
-            scope.store(name, torch.empty(value.shape).copy_(value.detach()))  # one by one: two copies of all, beside the file, are three times the network
+            else:
+                scope.store(name, _matching(variable, value))  # one by one: two copies of all, beside the file, are three times the network
         if missing:
             raise FormatError(f"{len(missing)} weights are missing in the source, such as {', '.join(missing[:4])}")

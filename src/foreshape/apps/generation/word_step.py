@@ -23,10 +23,13 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
 from foreshape.language.operator import Operator
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.byte_computations import GroupedProduct
 from foreshape.language.operator.sequence_computations import SequenceEnd
+from foreshape.language.ops.quantization.dynamic import Int8Lookup
 from foreshape.language.ops.sequence.cached_attention import CachedAttention, CachedPositions
 from foreshape.language.program import Op, Program
 from foreshape.machine.kernels import word_loop as loop
+from foreshape.machine.kernels.grouped_weights import TILE
 
 MOST_ROWS: Final = 8
 """So many texts at most: for more, products by torch are faster."""
@@ -131,7 +134,7 @@ class _StepWriter:
     ) -> None:
         """Add an instruction; ``also``: read besides its operands."""
         reads = tuple(v for v in operands if v is not None and v not in writes) + tuple(also)
-        if code not in (loop.LOOKUP, loop.NUMBERS_OF) and any(v is not None and v.is_whole for v in operands):
+        if code not in (loop.LOOKUP, loop.BYTE_LOOKUP, loop.NUMBERS_OF) and any(v is not None and v.is_whole for v in operands):
             raise NoWordStep("an operation on whole numbers")
         self.pieces.append(_PlacedCall(code, tuple(operands), tuple(dims), tuple(numbers), reads, tuple(writes)))
 
@@ -148,8 +151,14 @@ class _StepWriter:
         if isinstance(operator, CachedAttention):
             self._attention(op, operator)
             return
-        inputs = [[self._value(name) for name in op.inputs.get(field.name, ())] for field in operator.schema.operands]
         computation = operator.computes()
+        if isinstance(computation, GroupedProduct):
+            self._packed_product(op, operator, computation)
+            return
+        if isinstance(operator, Int8Lookup):
+            self._byte_lookup(op, operator)
+            return
+        inputs = [[self._value(name) for name in op.inputs.get(field.name, ())] for field in operator.schema.operands]
         if computation is None or any(inputs[computation.operands :]):
             raise NoWordStep(f"{op.type} has no instructions")
         first = inputs[0] if inputs else []
@@ -246,6 +255,32 @@ class _StepWriter:
         else:
             shape = (outer, size, inner, steps[0], steps[1], 1, out_steps[0], out_steps[1], 1)
         self.pieces.append(_PlacedCall(loop.COPY, (x, None, out), shape, (4.0 * begin, 4.0 * to), (x,), (out,)))
+
+    def _bytes(self, name: str) -> _Operand:
+        """Return a parameter of bytes."""
+        tensor = self.parameters.get(name)
+        if tensor is None or tensor.element_size() != 1 or not tensor.is_contiguous() or not tensor.is_cpu:
+            raise NoWordStep(f"{name} is no contiguous parameter of bytes")
+        return _Operand(tuple(tensor.shape), -1, tensor.data_ptr())
+
+    def _packed_product(self, op: Op, operator: Operator, computation: GroupedProduct) -> None:
+        x, scales, weight = self._value(op.inputs["X"][0]), self._value(op.inputs["Scale"][0]), self._bytes(op.inputs["W"][0])
+        name, dims = self._result(op, operator)
+        inner, groups = x.dims[-1], scales.dims[1]
+        if inner // groups % 4:
+            raise NoWordStep(f"groups of {inner // groups} rows")
+        out, partial = self._new(dims), self._new((self.threads, inner // groups + 1, TILE))
+        code = loop.BYTE_PRODUCT if weight.dims[1] == inner else loop.HALF_BYTE_PRODUCT
+        self._add(code, (x, weight, out, scales), (prod(x.dims[:-1]), inner, computation.columns, groups, partial), writes=[out, partial])
+        self.values[name] = out
+
+    def _byte_lookup(self, op: Op, operator: Operator) -> None:
+        ids, scales, table = self._value(op.inputs["Ids"][0]), self._value(op.inputs["Scale"][0]), self._bytes(op.inputs["W"][0])
+        name, dims = self._result(op, operator)
+        if not ids.is_whole:
+            raise NoWordStep("ids of fp32")
+        out = self.values[name] = self._new(dims)
+        self._add(loop.BYTE_LOOKUP, (ids, table, out, scales), (prod(ids.dims), table.dims[1], table.dims[0]), writes=[out])
 
     def _attention(self, op: Op, operator: CachedAttention) -> None:
         q, k, v, keys, values = (self._value(op.inputs[name][0]) for name in ("Q", "K", "V", "KeyCache", "ValueCache"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast, overload
 
+from foreshape.apps.quantization.grouped_layers import Weights, grouped_layers_of, require_weights, with_groups
 from foreshape.apps.quantization.points import Points, QuantizedLayer, layers_of, points_of, without
 from foreshape.apps.quantization.ranges_of_values import Activations, feeds_of, run_over, scales_of
 from foreshape.apps.quantization.rewrite import Values, rounded_in_training, with_bytes, with_rounding, without_rounding
@@ -23,6 +24,18 @@ from foreshape.transforms.passes.prune import for_test
 Accuracy: TypeAlias = "Callable[[InferenceModel], float] | Literal['outputs'] | None"
 
 
+class PackedByItself(Protocol):
+    """A model with a way of its own to packed weights, as a `LanguageModel`."""
+
+    def quantized(self, weights: Weights, group: int, exclude: str | Sequence[str]) -> Self:
+        """Return the model with packed weights."""
+        ...
+
+
+_Decoder = TypeVar("_Decoder", bound=PackedByItself)
+
+
+@overload
 def quantize(
     model: InferenceModel,
     data: Any = None,
@@ -35,7 +48,30 @@ def quantize(
     within: float = 0.005,
     for_training: bool = False,
     dynamic: bool | None = None,
-) -> InferenceModel:
+    weights: Weights | None = None,
+    group: int = 64,
+) -> InferenceModel: ...
+
+
+@overload
+def quantize(model: _Decoder, *, weights: Weights, group: int = 64, exclude: str | Sequence[str] = ()) -> _Decoder: ...
+
+
+def quantize(
+    model: Any,
+    data: Any = None,
+    *,
+    activations: Activations = "measured",
+    percentile: float = 99.99,
+    per_channel: bool = True,
+    exclude: str | Sequence[str] = (),
+    accuracy: Accuracy = None,
+    within: float = 0.005,
+    for_training: bool = False,
+    dynamic: bool | None = None,
+    weights: Weights | None = None,
+    group: int = 64,
+) -> Any:
     """Return a model whose convolutions and products with constant weights compute with numbers of 8 bits.
 
     Its program has ``quantize_linear`` and ``dequantize_linear`` around them, as PaddlePaddle's and, written as ONNX, onnxruntime's quantized networks have,
@@ -44,8 +80,12 @@ def quantize(
     With ``dynamic`` it has ``dynamic_int8_linear`` in the place of products with constant matrices, with a scale for each row, found in the run, and
     ``int8_lookup`` in the place of lookups in large tables. Convolutions and all else stay in fp32.
 
+    With ``weights`` constant matrices alone have 8 or 4 bits, with a scale for each group of rows, by ``grouped_linear``; rows stay in fp32. It is for networks
+    that compute few rows at a time, as the next word of a text: their time is the reading of weights. A `LanguageModel` is quantized in this way only.
+
     Args:
-        model: an opened network; or one made by `quantize` for training, trained meanwhile: its scales are the trained ones, and no data are needed.
+        model: an opened network; a `LanguageModel`; or a model made by `quantize` for training, trained meanwhile: its scales are the trained ones, and no data
+            are needed.
         data: examples of the network's inputs as they come in use, some dozens: a feed as for `InferenceModel.run`, or an iterable of feeds.
         activations: the choice of each value's range: a size not exceeded by ``percentile`` percent of its numbers ("percentile"), the largest size
             ("min_max"), or the one with the least loss of information ("entropy"). "measured": of these three the one with the least difference of the
@@ -57,14 +97,25 @@ def quantize(
         for_training: return a model for training (`InferenceModel.for_training`) with rounding in its forward pass; the gradients pass the rounding.
         dynamic: True for scales found in the run, without data; ``exclude`` holds for it too. None: for a network with attention
             if there are no data and no training.
+        weights: "int8" or "int4"; without data, and without the other settings but ``exclude``.
+        group: with ``weights`` the most rows of a weight with one scale, a multiple of 4.
+
+    Returns:
+        An `InferenceModel`, or a `LanguageModel` for one.
 
     Raises:
         FeedError: no data, an empty feed, or one with results other than finite numbers.
         SchemaError: unknown operators, gradients, no layer to quantize, a pattern without a name, another word for a method, an ``accuracy`` that cannot
             be reached, or ``dynamic`` with data, an ``accuracy`` or for training.
     """
-    work = _Parts(model)
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    if not isinstance(model, InferenceModel):
+        return _quantized_elsewhere(model, weights, group, patterns)
+    work = _Parts(model)
+    if weights is not None:
+        if data is not None or for_training or accuracy is not None or dynamic:
+            raise SchemaError("weights= packs constant matrices alone: there are no data, no training, no search by accuracy and no dynamic=")
+        return work.packed(weights, group, patterns)
     if dynamic or (dynamic is None and data is None and not for_training and not rounded_in_training(model.program) and attends(work.program)):
         if data is not None or for_training or accuracy is not None:
             raise SchemaError("dynamic: the scales are found in the run, so there are no data, no training and no search by accuracy")
@@ -85,6 +136,15 @@ def quantize(
     if for_training:
         return work.for_training(points)
     return best if accuracy is None else _Search(work, layers, per_channel, accuracy, within, feeds).find(best)
+
+
+def _quantized_elsewhere(model: Any, weights: Any, group: int, exclude: Sequence[str]) -> Any:
+    """Return a model of another kind quantized by its own method."""
+    if not hasattr(model, "quantized"):
+        raise SchemaError.must("model", "an InferenceModel, as fs.load_inference_model gives, or a LanguageModel", type(model).__name__)
+    if weights is None:
+        raise SchemaError('a LanguageModel is quantized by its weights alone: quantize(model, weights="int8") or weights="int4"')
+    return cast("PackedByItself", model).quantized(weights, group, exclude)
 
 
 def _nothing(lack: str, patterns: Sequence[str]) -> SchemaError:
@@ -130,6 +190,21 @@ class _Parts:
             copied = [layer for layer in scaled_layers_of(copy) if layer.name in names]
             weights = {layer.weight: to_numpy(self.model.scope.tensor(layer.weight)) for layer in copied}
             values.update(with_row_scales(copy, copied, weights))
+            return True
+
+        rewritten, _ = Pass("quantize", change)(self.program)
+        return self._model_of(rewritten, values)
+
+    def packed(self, weights: Weights, group: int, exclude: Sequence[str]) -> InferenceModel:
+        """Return the model with its constant matrices packed in groups."""
+        require_weights(weights, group)
+        values: Values = {}
+
+        def change(copy: Program) -> bool:
+            layers = grouped_layers_of(copy, exclude)
+            if not layers:
+                raise _nothing("no product of fp32 rows with a constant matrix", exclude)
+            values.update(with_groups(copy, layers, self.model.scope.tensor, weights, group))
             return True
 
         rewritten, _ = Pass("quantize", change)(self.program)

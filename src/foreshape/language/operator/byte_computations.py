@@ -58,3 +58,14 @@ class WholeNumbers(ForwardOnly):
 
 UPDATE_NOTHING = (Quantization, Dequantization, Observed)
 """Their operators have results for updated operands, written in training alone."""
+
+
+@data_class(frozen=True)
+class GroupedProduct(ForwardOnly):
+    """Rows X0 times a weight in tiles, X1, with the scales X2 of groups of its rows, as `foreshape.machine.kernels.grouped_weights` has it.
+
+    ``columns``: of the weight.
+    """
+
+    operands: ClassVar[int] = 3
+    columns: int

@@ -32,16 +32,31 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
 """Kinds of `BINARY`."""
 AFFINE, SQUARE, ROOT_INVERSE, SINE, COSINE, TANH, SWISH, GELU, GELU_BY_TANH, RELU = range(10)
 """Kinds of `UNARY`."""
-BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, ATTENTION = range(10)
+BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, BYTE_LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION = range(13)
 """The codes of instructions; `run` tells each one's operands and sizes."""
-PARALLEL: Final = frozenset({UNARY, PRODUCT, TURNED_PRODUCT, ATTENTION})
+PARALLEL: Final = frozenset({UNARY, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION})
 """The instructions in parts."""
 _SPINS: Final = 4000
 """Turns of waiting before the thread lets others run."""
 
 
+def small_numbers(address: int) -> Any:
+    """Return the whole numbers of 8 bits at an address, with a sign. (In machine code; see `_further_intrinsics`.)"""
+    raise NotImplementedError
+
+
+def octets(address: int) -> Any:
+    """Return the whole numbers of 8 bits at an address, without a sign."""
+    raise NotImplementedError
+
+
+def multiply_add(x: Any, y: Any, z: Any) -> Any:
+    """Return ``x y + z``, rounded once where the processor can: the same everywhere in the loop."""
+    raise NotImplementedError
+
+
 def arrive(address: int) -> int:
-    """Add 1 to the whole number at an address, and return it as it was, before all later reads. (In machine code; see `_waiting`.)"""
+    """Add 1 to the whole number at an address, and return it as it was, before all later reads."""
     raise NotImplementedError
 
 
@@ -80,12 +95,82 @@ def _spread(x: Any, middle: Any, count: int) -> Any:
 def _add_rows(y: Any, count: int, a: Any, b: Any, c: Any, d: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
     """Add four rows to ``y``, each times a number."""
     for j in range(count):
-        y[j] += (by_a * a[j] + by_b * b[j]) + (by_c * c[j] + by_d * d[j])
+        y[j] += multiply_add(by_d, d[j], multiply_add(by_c, c[j], multiply_add(by_b, b[j], by_a * a[j])))
 
 
 def _add_row(y: Any, count: int, a: Any, by: Any) -> None:
     for j in range(count):
-        y[j] += by * a[j]
+        y[j] = multiply_add(by, a[j], y[j])
+
+
+def _add_bytes(y: Any, count: int, rows: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
+    """Add four rows of 64 numbers of 8 bits behind one another to ``y``, each times a number."""
+    for j in range(count):
+        early = multiply_add(by_b, np.float32(rows[64 + j]), by_a * np.float32(rows[j]))
+        y[j] += multiply_add(by_d, np.float32(rows[192 + j]), multiply_add(by_c, np.float32(rows[128 + j]), early))
+
+
+def _add_half_bytes(y: Any, count: int, rows: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
+    """Add the lower halves of 64 bytes, these bytes, and the next 64 alike, each times a number; all without a sign."""
+    for j in range(count):
+        first, second = rows[j], rows[64 + j]
+        early = multiply_add(by_b, np.float32(first), by_a * np.float32(first & 15))
+        y[j] += multiply_add(by_d, np.float32(second), multiply_add(by_c, np.float32(second & 15), early))
+
+
+def _unpack(y: Any, rows: int, weight: int, has_half_bytes: bool) -> None:
+    """Write the rows of a group of a packed tile as fp32 numbers, 64 in a row; of 4 bits the lower half and the whole byte in turn."""
+    if has_half_bytes:
+        halves = octets(weight)
+        for k in range(0, rows, 2):
+            for j in range(64):
+                y[64 * k + j] = np.float32(halves[32 * k + j] & 15)
+                y[64 * k + 64 + j] = np.float32(halves[32 * k + j])
+    else:
+        whole = small_numbers(weight)
+        for j in range(64 * rows):
+            y[j] = np.float32(whole[j])
+
+
+def _grouped(x: int, weight: int, scales: int, y: int, sizes: Any, tile: int, scratch: int, has_half_bytes: bool) -> None:
+    """Compute the columns of a tile of y [rows, columns] = x [rows, inner] times a packed weight (see `foreshape.machine.kernels.grouped_weights`).
+
+    For more than two rows the numbers of a group are unpacked once. All rows are summed in one order, so that no row changes another's bits.
+    """
+    rows, inner, columns, groups = sizes
+    width, group = min(64, columns - 64 * tile), inner // groups
+    for r in range(rows):
+        z = floats(y + 4 * (r * columns + 64 * tile))
+        for j in range(width):
+            z[j] = np.float32(0)
+    p, numbers = floats(scratch), scratch + 256
+    for g in range(groups):
+        s = floats(scales + 256 * (tile * groups + g))
+        begin = weight + (32 if has_half_bytes else 64) * (tile * inner + g * group)
+        if rows > 2:
+            _unpack(floats(numbers), group, begin, has_half_bytes)
+        for r in range(rows):
+            u = floats(x + 4 * (r * inner + g * group))
+            z = floats(y + 4 * (r * columns + 64 * tile))
+            for j in range(64):
+                p[j] = np.float32(0)
+            total = np.float32(0)
+            for k in range(0, group, 4):
+                first, second, third, fourth = u[k], u[k + 1], u[k + 2], u[k + 3]
+                if has_half_bytes:  # a byte is 16 times its upper half and its lower one, so that the upper half is found without a shift
+                    total += (first + second) + (third + fourth)
+                    second, fourth = second * np.float32(0.0625), fourth * np.float32(0.0625)
+                    first, third = first - second, third - fourth
+                if rows > 2:
+                    w = numbers + 256 * k
+                    _add_rows(p, 64, floats(w), floats(w + 256), floats(w + 512), floats(w + 768), first, second, third, fourth)
+                elif has_half_bytes:
+                    _add_half_bytes(p, 64, octets(begin + 32 * k), first, second, third, fourth)
+                else:
+                    _add_bytes(p, 64, small_numbers(begin + 64 * k), first, second, third, fourth)
+            total *= np.float32(8)
+            for j in range(width):
+                z[j] += s[j] * (p[j] - total)
 
 
 def _binary(kind: int, count: int, x: Any, y: Any, z: Any, by_x: int, by_y: int) -> None:
@@ -257,7 +342,7 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
         if at == count:
             return refused
         code = table[row]
-        if thread != 0 and code not in (UNARY, PRODUCT, TURNED_PRODUCT, ATTENTION):
+        if thread != 0 and code not in (UNARY, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION):
             continue
         a, b, c, d, e, f = table[row + 2], table[row + 3], table[row + 4], table[row + 5], table[row + 6], table[row + 7]
         m, n, k, n3, n4, n5 = table[row + 8], table[row + 9], table[row + 10], table[row + 11], table[row + 12], table[row + 13]
@@ -271,6 +356,11 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
                 w = floats(b + 4 * j * n)
                 for r in range(m):
                     floats(c + 4 * r * k)[j] = _dot(floats(a + 4 * r * n), w, n)
+        elif code in (BYTE_PRODUCT, HALF_BYTE_PRODUCT):
+            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d; at n4 are a group of a tile and 64 numbers for each thread
+            tiles = (k + 63) // 64
+            for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
+                _grouped(a, b, d, c, (m, n, k, n3), tile, n4 + 256 * thread * (n // n3 + 1), code == HALF_BYTE_PRODUCT)
         elif code == BINARY:  # c [m, n, k] = a, b with these steps along the axes, of the kind n3
             s3, s4 = table[row + 12], table[row + 15]
             for i in range(m):
@@ -321,6 +411,18 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
                     x = floats(b + 4 * ids[i] * n)
                     for j in range(n):
                         y[j] = x[j]
+        elif code == BYTE_LOOKUP:  # c [m, n] = the rows of the bytes b [k, n] at the ids a, times the scales d [k]
+            ids = longs(a)
+            for i in range(m):
+                y = floats(c + 4 * i * n)
+                if ids[i] < 0 or ids[i] >= k:
+                    refused += 1
+                    for j in range(n):
+                        y[j] = np.float32(0)
+                else:
+                    row_of_bytes, scale = small_numbers(b + ids[i] * n), floats(d)[ids[i]]
+                    for j in range(n):
+                        y[j] = scale * np.float32(row_of_bytes[j])
         elif code == NUMBERS_OF:  # c [n] = the whole numbers a
             ids = longs(a)
             for j in range(n):
@@ -342,11 +444,28 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
     return 0  # for type checkers: the loop returns
 
 
-def _waiting() -> dict[str, Any]:
-    """Return the functions for meetings of threads, unknown to numba."""
+def _further_intrinsics() -> dict[str, Any]:
+    """Return the functions for bytes and for meetings of threads, unknown to numba."""
     types = importlib.import_module("numba.core.types")
     intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
     large = ir.IntType(64)
+
+    def at(element: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+        def typed(context: Any, address: Any) -> Any:
+            return types.CPointer(element)(types.int64), build
+
+        return intrinsic(typed)
+
+    def fused(context: Any, x: Any, y: Any, z: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            number = ir.FloatType()
+            function = builder.module.declare_intrinsic("llvm.fmuladd", [number], ir.FunctionType(number, [number] * 3))
+            return builder.call(function, arguments)
+
+        return types.float32(*[types.float32] * 3), build
 
     def add(context: Any, address: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -367,7 +486,14 @@ def _waiting() -> dict[str, Any]:
 
         return types.void(types.int64), build
 
-    return {"arrive": intrinsic(add), "arrivals": intrinsic(read), "let_others_run": intrinsic(call)}
+    return {
+        "small_numbers": at(types.int8),
+        "octets": at(types.uint8),
+        "multiply_add": intrinsic(fused),
+        "arrive": intrinsic(add),
+        "arrivals": intrinsic(read),
+        "let_others_run": intrinsic(call),
+    }
 
 
 def can_compile() -> bool:
@@ -386,12 +512,12 @@ def compiled() -> Callable[[int, int, int, int, int, int, int, int], int]:
     """Return `run` in machine code; kept on disk between processes if possible. Other Python threads run beside it."""
     numba = importlib.import_module("numba")
     types = numba.types
-    names = {**globals(), **intrinsics(), **_waiting(), "np": importlib.import_module("numpy")}
+    names = {**globals(), **intrinsics(), **_further_intrinsics(), "np": importlib.import_module("numpy")}
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
-    for function in (_dot, _total, _spread, _add_rows, _add_row):  # sums in any order
+    for function in (_dot, _total, _spread):  # sums in any order, the same for each row
         names[function.__name__] = numba.njit(error_model="numpy", fastmath=True)(with_names(function, names))
-    for function in (_binary, _unary, _attention, _product):
+    for function in (_add_rows, _add_row, _add_bytes, _add_half_bytes, _binary, _unary, _attention, _product, _unpack, _grouped):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
     signature = types.int64(types.CPointer(types.int64), types.CPointer(types.float64), *[types.int64] * 6)
     loop = with_names(run, names)

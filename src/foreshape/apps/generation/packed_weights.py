@@ -1,0 +1,65 @@
+"""Decoders with weights of 8 or 4 bits: their programs, and the values of the packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from foreshape.apps.quantization.grouped_layers import Weights, grouped_layers_of, require_weights, with_groups
+from foreshape.core.values.torch_proxy import Tensor
+from foreshape.errors import SchemaError
+from foreshape.language.program import Program, Variable
+from foreshape.layer.cached_rows import AttentionCache
+from foreshape.transforms.passes.framework import Pass
+
+
+class PackedNetwork(NamedTuple):
+    """A decoder with packed weights.
+
+    Attributes:
+        words, scores, cache: as those of a `LanguageModel`, of its own program.
+        values: the arrays of its packed weights and their scales, by name.
+    """
+
+    words: Variable
+    scores: Variable
+    cache: AttentionCache
+    values: dict[str, Any]
+
+
+def packed_network(
+    words: Variable,
+    scores: Variable,
+    cache: AttentionCache,
+    value_of: Callable[[str], Tensor],
+    weights: Weights,
+    group: int,
+    exclude: Sequence[str] = (),
+) -> PackedNetwork:
+    """Return a decoder with its constant matrices packed; the given program stays.
+
+    Args:
+        words, scores, cache: of the decoder.
+        value_of: from a matrix's name to its value; asked once for each.
+        weights: "int8" or "int4"; a table of words is of 8 bits.
+        group: the most rows of a weight with one scale.
+        exclude: patterns of layers to leave in fp32, as for `fs.quantize`.
+
+    Raises:
+        SchemaError: other weights, or no layer to pack.
+    """
+    require_weights(weights, group)
+    values: dict[str, Any] = {}
+
+    def change(copy: Program) -> bool:
+        layers = grouped_layers_of(copy, exclude)
+        if not layers:
+            raise SchemaError("there is nothing to quantize: no product of fp32 rows with a constant matrix is left")
+        values.update(with_groups(copy, layers, value_of, weights, group))
+        return True
+
+    program, _ = Pass("quantize", change)(scores.block.program)
+    find = program.global_block.var
+    moved = AttentionCache(find(cache.slots.name), find(cache.held.name), find(cache.positions.name), cache.users, cache.context)
+    moved.kept = [find(v.name) for v in cache.kept]
+    return PackedNetwork(find(words.name), find(scores.name), moved, values)

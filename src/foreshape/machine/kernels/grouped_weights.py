@@ -1,0 +1,95 @@
+"""Weights of 8 or 4 bits in groups, each with its scale, and products of fp32 rows with them.
+
+A weight ``[k, columns]`` lies in tiles of `TILE` columns, so that one is read from end to end: bytes ``[tiles, k, TILE]`` of 8 bits, or of 4 bits
+``[tiles, k / 2, TILE]``, where a byte has rows 2 i (its lower half) and 2 i + 1, each plus 8. The scales are ``[tiles, k / group, TILE]``, of fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from foreshape.core.values.torch_proxy import Tensor, torch
+
+Bits = Literal[4, 8]
+TILE: Final = 64
+_MOST: Final = 1 << 22
+"""The numbers of unpacked tiles at a time."""
+_CANDIDATES: Final = 16
+
+
+def group_of(rows: int, group: int) -> int:
+    """Return the largest multiple of 4 up to a group's size that divides the rows; 0: there is none."""
+    return next((size for size in range(min(group, rows) // 4 * 4, 0, -4) if rows % size == 0), 0)
+
+
+def pack(weight: Tensor, bits: Bits, group: int) -> tuple[Tensor, Tensor]:
+    """Return a weight ``[k, columns]`` of fp32 as bytes and scales.
+
+    Of 8 bits a scale is the largest magnitude of its group by 127. Of 4 bits, from -8 to 7, it is the one of some with the least squared error.
+
+    Args:
+        weight: of finite numbers.
+        bits: 8 or 4.
+        group: the rows with one scale; a multiple of 4 that divides ``k``.
+    """
+    rows, columns = weight.shape
+    padded = torch.nn.functional.pad(weight.float(), (0, -columns % TILE)).view(rows // group, group, -1)
+    if bits == 8:
+        scales = padded.abs().amax(1).div_(127)
+        numbers = _rounded(padded, scales, -127, 127)
+    else:
+        scales = _least_error(padded)
+        numbers = _rounded(padded, scales, -8, 7)
+    tiles = numbers.view(rows, -1, TILE).transpose(0, 1)
+    if bits == 4:
+        halves = (tiles + 8).to(torch.uint8)
+        tiles = halves[:, 0::2] | halves[:, 1::2] << 4
+    return tiles.to(torch.int8 if bits == 8 else torch.uint8).contiguous(), scales.view(rows // group, -1, TILE).transpose(0, 1).contiguous()
+
+
+def _rounded(groups: Tensor, scales: Tensor, low: int, high: int) -> Tensor:
+    return groups.div(scales.where(scales != 0, 1.0).unsqueeze(1)).round_().clamp_(low, high)
+
+
+def _least_error(groups: Tensor) -> Tensor:
+    """Return the scales ``[groups, columns]`` of numbers from -8 to 7 with the least squared errors: of some sizes, with either sign."""
+    largest = groups.abs().amax(1)
+    best, least = largest / 7, torch.full(largest.shape, torch.inf)
+    for number in range(_CANDIDATES):
+        for sign in (-1.0, 1.0):
+            scales = largest * (sign / (6.4 + 0.15 * number))
+            error = _rounded(groups, scales, -8, 7).mul_(scales.unsqueeze(1)).sub_(groups).square_().sum(1)
+            is_better = error < least
+            best, least = torch.where(is_better, scales, best), torch.where(is_better, error, least)
+    return best
+
+
+def unpack(packed: Tensor, scales: Tensor, bits: int) -> Tensor:
+    """Return tiles of fp32, ``[tiles, k, TILE]``."""
+    if bits == 8:
+        numbers = packed.float()
+    else:
+        numbers = torch.empty((packed.shape[0], 2 * packed.shape[1], TILE), device=packed.device)
+        numbers[:, 0::2] = packed & 15
+        numbers[:, 1::2] = packed >> 4
+        numbers -= 8
+    tiles, rows, _ = numbers.shape
+    numbers.view(tiles, scales.shape[1], -1, TILE).mul_(scales.unsqueeze(2))
+    return numbers.view(tiles, rows, TILE)
+
+
+def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) -> Tensor:
+    """Return rows ``[m, k]`` times a packed weight, ``[m, columns]``; some tiles are unpacked at a time."""
+    tiles = packed.shape[0]
+    out = torch.empty((x.shape[0], tiles * TILE), dtype=x.dtype, device=x.device)
+    step = max(1, _MOST // max(1, x.shape[1] * TILE))
+    for first in range(0, tiles, step):
+        part = slice(first, min(tiles, first + step))
+        results = torch.matmul(x, unpack(packed[part], scales[part], bits))
+        out.view(x.shape[0], tiles, TILE)[:, part].copy_(results.transpose(0, 1))
+    return out if out.shape[1] == columns else out[:, :columns].clone(memory_format=torch.contiguous_format)
+
+
+def unpacked_elements(tiles: int, rows: int) -> int:
+    """Return the numbers unpacked at a time by `product`."""
+    return min(tiles, max(1, _MOST // max(1, rows * TILE))) * rows * TILE
