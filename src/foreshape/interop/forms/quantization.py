@@ -560,6 +560,22 @@ def _to_onnx_int8_lookup(w: WrittenOp) -> Any:
     return (rows * scales.with_dims(w.rank("Ids") - w.of.column)).value
 
 
+@to_onnx()
+def _to_onnx_grouped_linear(w: WrittenOp) -> Any:
+    tiles, packed, tile = w.spec("W").known_dims
+    groups, halves = w.spec("Scale").known_dims[1], w.spec("W").dtype is UINT8
+    if not all(isinstance(size, int) for size in (tiles, packed, groups)):
+        raise Refused("a weight of open dims")
+    numbers, rows = term(w, "W").cast(FP32), packed * (2 if halves else 1)
+    if halves:
+        upper = (numbers / 16.0).node("Floor")
+        pair = [part.shaped(tiles, packed, 1, tile) for part in (numbers - upper * 16.0, upper)]
+        numbers = pair[0].node("Concat", pair[1].value, axis=2) - 8.0
+    scaled = numbers.shaped(tiles, groups, rows // groups, tile) * term(w, "Scale").with_dims(2)
+    matrix = scaled.shaped(tiles, rows, tile).turned(1, 0, 2).shaped(rows, tiles * tile).cut(1, 0, w.of.columns)
+    return term(w, "X").node("MatMul", matrix.value).value
+
+
 # --- from PaddlePaddle 3
 
 
@@ -677,3 +693,8 @@ def _to_torch_dynamic_int8_linear(w: PlainOp) -> str:
 def _to_torch_int8_lookup(w: PlainOp) -> str:
     ids = w.let(f"{w.x('Ids')}.squeeze(-1)" if w.of.column else w.x("Ids"))
     return f"F.embedding({ids}, {w.x('W')}).float() * {w.x('Scale')}[{ids}].unsqueeze(-1)"
+
+
+@to_torch()
+def _to_torch_grouped_linear(w: PlainOp) -> str:
+    return w.call(helpers.bit_grids.grouped_product, w.x("X"), w.x("W"), w.x("Scale"), w.of.columns)

@@ -59,3 +59,10 @@ def dynamic_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     size = x.abs().amax(-1, keepdim=True)
     steps = (size / 127).clamp(min=1e-30) + size * 0.0
     return torch.round(x / steps) @ weight.float() * steps * scale
+
+
+def grouped_product(x: Tensor, weight: Tensor, scale: Tensor, columns: int) -> Tensor:
+    """Return the product of rows with a weight of int8, or of 4 bits in uint8, in tiles of columns, with scales of groups of rows."""
+    numbers = weight.float() if weight.dtype == torch.int8 else torch.stack((weight & 15, weight >> 4), 2).flatten(1, 2).float() - 8.0
+    scaled = numbers.unflatten(1, (scale.shape[1], -1)) * scale.unsqueeze(2)
+    return x @ scaled.flatten(1, 2).transpose(0, 1).flatten(1)[:, :columns]
