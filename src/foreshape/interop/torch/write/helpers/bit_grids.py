@@ -63,6 +63,9 @@ def dynamic_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 def grouped_product(x: Tensor, weight: Tensor, scale: Tensor, columns: int) -> Tensor:
     """Return the product of rows with a weight of int8, or of 4 bits in uint8, in tiles of columns, with scales of groups of rows."""
-    numbers = weight.float() if weight.dtype == torch.int8 else torch.stack((weight & 15, weight >> 4), 2).flatten(1, 2).float() - 8.0
-    scaled = numbers.unflatten(1, (scale.shape[1], -1)) * scale.unsqueeze(2)
-    return x @ scaled.flatten(1, 2).transpose(0, 1).flatten(1)[:, :columns]
+    numbers = weight.float()
+    if weight.dtype != torch.int8:
+        upper = torch.floor(numbers / 16)
+        numbers = torch.stack((numbers - 16 * upper, upper), 2).reshape(weight.shape[0], -1, weight.shape[2]) - 8
+    groups = numbers.view(weight.shape[0], scale.shape[1], -1, weight.shape[2]) * scale.unsqueeze(2)
+    return x @ groups.reshape(numbers.shape).transpose(0, 1).reshape(numbers.shape[1], -1)[:, :columns]
