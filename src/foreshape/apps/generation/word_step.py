@@ -269,7 +269,7 @@ class _StepWriter:
         inner, groups = x.dims[-1], scales.dims[1]
         if inner // groups % 4:
             raise NoWordStep(f"groups of {inner // groups} rows")
-        out, partial = self._new(dims), self._new((self.threads, inner // groups + 1, TILE))
+        out, partial = self._new(dims), self._new((self.threads, 4 * TILE + prod(x.dims[:-1]) * groups))
         code = loop.BYTE_PRODUCT if weight.dims[1] == inner else loop.HALF_BYTE_PRODUCT
         self._add(code, (x, weight, out, scales), (prod(x.dims[:-1]), inner, computation.columns, groups, partial), writes=[out, partial])
         self.values[name] = out

@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.machine.kernels.instructions import SWITCH, exponential, floats, intrinsics, longs, with_names
+from foreshape.machine.kernels.tile_products import byte_tile, byte_tile_of_one, float_tile, half_byte_tile, half_byte_tile_of_one, tile_kernels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,11 +43,6 @@ _SPINS: Final = 4000
 
 def small_numbers(address: int) -> Any:
     """Return the whole numbers of 8 bits at an address, with a sign. (In machine code; see `_further_intrinsics`.)"""
-    raise NotImplementedError
-
-
-def octets(address: int) -> Any:
-    """Return the whole numbers of 8 bits at an address, without a sign."""
     raise NotImplementedError
 
 
@@ -95,7 +91,7 @@ def _spread(x: Any, middle: Any, count: int) -> Any:
 def _add_rows(y: Any, count: int, a: Any, b: Any, c: Any, d: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
     """Add four rows to ``y``, each times a number."""
     for j in range(count):
-        y[j] += multiply_add(by_d, d[j], multiply_add(by_c, c[j], multiply_add(by_b, b[j], by_a * a[j])))
+        y[j] = multiply_add(by_d, d[j], multiply_add(by_c, c[j], multiply_add(by_b, b[j], multiply_add(by_a, a[j], y[j]))))
 
 
 def _add_row(y: Any, count: int, a: Any, by: Any) -> None:
@@ -103,74 +99,46 @@ def _add_row(y: Any, count: int, a: Any, by: Any) -> None:
         y[j] = multiply_add(by, a[j], y[j])
 
 
-def _add_bytes(y: Any, count: int, rows: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
-    """Add four rows of 64 numbers of 8 bits behind one another to ``y``, each times a number."""
-    for j in range(count):
-        early = multiply_add(by_b, np.float32(rows[64 + j]), by_a * np.float32(rows[j]))
-        y[j] += multiply_add(by_d, np.float32(rows[192 + j]), multiply_add(by_c, np.float32(rows[128 + j]), early))
-
-
-def _add_half_bytes(y: Any, count: int, rows: Any, by_a: Any, by_b: Any, by_c: Any, by_d: Any) -> None:
-    """Add the lower halves of 64 bytes, these bytes, and the next 64 alike, each times a number; all without a sign."""
-    for j in range(count):
-        first, second = rows[j], rows[64 + j]
-        early = multiply_add(by_b, np.float32(first), by_a * np.float32(first & 15))
-        y[j] += multiply_add(by_d, np.float32(second), multiply_add(by_c, np.float32(second & 15), early))
-
-
-def _unpack(y: Any, rows: int, weight: int, has_half_bytes: bool) -> None:
-    """Write the rows of a group of a packed tile as fp32 numbers, 64 in a row; of 4 bits the lower half and the whole byte in turn."""
-    if has_half_bytes:
-        halves = octets(weight)
-        for k in range(0, rows, 2):
-            for j in range(64):
-                y[64 * k + j] = np.float32(halves[32 * k + j] & 15)
-                y[64 * k + 64 + j] = np.float32(halves[32 * k + j])
-    else:
-        whole = small_numbers(weight)
-        for j in range(64 * rows):
-            y[j] = np.float32(whole[j])
+def _group_sums(x: int, rows: int, inner: int, groups: int, sums: Any) -> None:
+    """Write 8 times the sum of each group of each row."""
+    group = inner // groups
+    for r in range(rows):
+        for g in range(groups):
+            sums[r * groups + g] = np.float32(8) * _total(floats(x + 4 * (r * inner + g * group)), group)
 
 
 def _grouped(x: int, weight: int, scales: int, y: int, sizes: Any, tile: int, scratch: int, has_half_bytes: bool) -> None:
     """Compute the columns of a tile of y [rows, columns] = x [rows, inner] times a packed weight (see `foreshape.machine.kernels.grouped_weights`).
 
-    For more than two rows the numbers of a group are unpacked once. All rows are summed in one order, so that no row changes another's bits.
+    ``scratch``: four rows of 64 numbers, and behind them the sums of the groups.
     """
     rows, inner, columns, groups = sizes
     width, group = min(64, columns - 64 * tile), inner // groups
-    for r in range(rows):
-        z = floats(y + 4 * (r * columns + 64 * tile))
-        for j in range(width):
-            z[j] = np.float32(0)
-    p, numbers = floats(scratch), scratch + 256
+    sums = floats(scratch + 1024)
     for g in range(groups):
         s = floats(scales + 256 * (tile * groups + g))
         begin = weight + (32 if has_half_bytes else 64) * (tile * inner + g * group)
-        if rows > 2:
-            _unpack(floats(numbers), group, begin, has_half_bytes)
-        for r in range(rows):
-            u = floats(x + 4 * (r * inner + g * group))
-            z = floats(y + 4 * (r * columns + 64 * tile))
-            for j in range(64):
-                p[j] = np.float32(0)
-            total = np.float32(0)
-            for k in range(0, group, 4):
-                first, second, third, fourth = u[k], u[k + 1], u[k + 2], u[k + 3]
-                if has_half_bytes:  # a byte is 16 times its upper half and its lower one, so that the upper half is found without a shift
-                    total += (first + second) + (third + fourth)
-                    second, fourth = second * np.float32(0.0625), fourth * np.float32(0.0625)
-                    first, third = first - second, third - fourth
-                if rows > 2:
-                    w = numbers + 256 * k
-                    _add_rows(p, 64, floats(w), floats(w + 256), floats(w + 512), floats(w + 768), first, second, third, fourth)
-                elif has_half_bytes:
-                    _add_half_bytes(p, 64, octets(begin + 32 * k), first, second, third, fourth)
+        r = 0
+        while r < rows:
+            place, block = x + 4 * (r * inner + g * group), 4 if r + 4 <= rows else 1
+            if block == 4 and has_half_bytes:
+                half_byte_tile(place, 4 * inner, begin, 64, scratch, 256, group)
+            elif block == 4:
+                byte_tile(place, 4 * inner, begin, 64, scratch, 256, group)
+            elif has_half_bytes:
+                half_byte_tile_of_one(place, 4 * inner, begin, 64, scratch, 256, group)
+            else:
+                byte_tile_of_one(place, 4 * inner, begin, 64, scratch, 256, group)
+            for i in range(block):
+                p, z = floats(scratch + 256 * i), floats(y + 4 * ((r + i) * columns + 64 * tile))
+                shift = sums[(r + i) * groups + g] if has_half_bytes else np.float32(0)
+                if g == 0:
+                    for j in range(width):
+                        z[j] = s[j] * (p[j] - shift)
                 else:
-                    _add_bytes(p, 64, small_numbers(begin + 64 * k), first, second, third, fourth)
-            total *= np.float32(8)
-            for j in range(width):
-                z[j] += s[j] * (p[j] - total)
+                    for j in range(width):
+                        z[j] = multiply_add(s[j], p[j] - shift, z[j])
+            r += block
 
 
 def _binary(kind: int, count: int, x: Any, y: Any, z: Any, by_x: int, by_y: int) -> None:
@@ -298,23 +266,28 @@ def _attention(places: Any, out: int, scratch: int, held: int, first: int, sizes
 
 
 def _product(x: int, weight: int, y: int, rows: int, inner: int, columns: int, begin: int, end: int) -> None:
-    """Compute the columns from ``begin`` to ``end`` of y [rows, columns] = x [rows, inner] weight [inner, columns], four rows of the weight at a time."""
+    """Compute the columns from ``begin`` to ``end`` of y [rows, columns] = x [rows, inner] weight [inner, columns].
+
+    Four rows at a time take tiles of 64 columns; a single one goes through the weight from end to end, four of its rows at a time.
+    """
+    most = rows // 4 * 4
+    tiles = (end - begin) // 64 if most else 0
+    for r in range(0, most, 4):
+        for tile in range(tiles):
+            column = begin + 64 * tile
+            float_tile(x + 4 * r * inner, 4 * inner, weight + 4 * column, 4 * columns, y + 4 * (r * columns + column), 4 * columns, inner)
     for r in range(rows):
-        z = floats(y + 4 * r * columns)
-        for j in range(begin, end):
+        first = begin + 64 * tiles if r < most else begin
+        z, width, k = floats(y + 4 * (r * columns + first)), end - first, 0
+        for j in range(width):
             z[j] = np.float32(0)
-    width, k = end - begin, 0
-    while k + 4 <= inner:
-        w = weight + 4 * (k * columns + begin)
-        for r in range(rows):
-            u = floats(x + 4 * (r * inner + k))
-            z = floats(y + 4 * (r * columns + begin))
+        while k + 4 <= inner and width > 0:
+            w, u = weight + 4 * (k * columns + first), floats(x + 4 * (r * inner + k))
             _add_rows(z, width, floats(w), floats(w + 4 * columns), floats(w + 8 * columns), floats(w + 12 * columns), u[0], u[1], u[2], u[3])
-        k += 4
-    while k < inner:
-        for r in range(rows):
-            _add_row(floats(y + 4 * (r * columns + begin)), width, floats(weight + 4 * (k * columns + begin)), floats(x + 4 * (r * inner + k))[0])
-        k += 1
+            k += 4
+        while k < inner and width > 0:
+            _add_row(z, width, floats(weight + 4 * (k * columns + first)), floats(x + 4 * (r * inner + k))[0])
+            k += 1
 
 
 def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting: int, met: int, yielding: int) -> int:
@@ -357,10 +330,12 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
                 for r in range(m):
                     floats(c + 4 * r * k)[j] = _dot(floats(a + 4 * r * n), w, n)
         elif code in (BYTE_PRODUCT, HALF_BYTE_PRODUCT):
-            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d; at n4 are a group of a tile and 64 numbers for each thread
-            tiles = (k + 63) // 64
+            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d; at n4 are 256 numbers and the groups of all rows for each thread
+            tiles, scratch = (k + 63) // 64, n4 + 4 * thread * (256 + m * n3)
+            if code == HALF_BYTE_PRODUCT:
+                _group_sums(a, m, n, n3, floats(scratch + 1024))
             for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
-                _grouped(a, b, d, c, (m, n, k, n3), tile, n4 + 256 * thread * (n // n3 + 1), code == HALF_BYTE_PRODUCT)
+                _grouped(a, b, d, c, (m, n, k, n3), tile, scratch, code == HALF_BYTE_PRODUCT)
         elif code == BINARY:  # c [m, n, k] = a, b with these steps along the axes, of the kind n3
             s3, s4 = table[row + 12], table[row + 15]
             for i in range(m):
@@ -488,7 +463,6 @@ def _further_intrinsics() -> dict[str, Any]:
 
     return {
         "small_numbers": at(types.int8),
-        "octets": at(types.uint8),
         "multiply_add": intrinsic(fused),
         "arrive": intrinsic(add),
         "arrivals": intrinsic(read),
@@ -512,12 +486,12 @@ def compiled() -> Callable[[int, int, int, int, int, int, int, int], int]:
     """Return `run` in machine code; kept on disk between processes if possible. Other Python threads run beside it."""
     numba = importlib.import_module("numba")
     types = numba.types
-    names = {**globals(), **intrinsics(), **_further_intrinsics(), "np": importlib.import_module("numpy")}
+    names = {**globals(), **intrinsics(), **_further_intrinsics(), **tile_kernels(), "np": importlib.import_module("numpy")}
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
     for function in (_dot, _total, _spread):  # sums in any order, the same for each row
         names[function.__name__] = numba.njit(error_model="numpy", fastmath=True)(with_names(function, names))
-    for function in (_add_rows, _add_row, _add_bytes, _add_half_bytes, _binary, _unary, _attention, _product, _unpack, _grouped):
+    for function in (_add_rows, _add_row, _binary, _unary, _attention, _product, _group_sums, _grouped):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
     signature = types.int64(types.CPointer(types.int64), types.CPointer(types.float64), *[types.int64] * 6)
     loop = with_names(run, names)
