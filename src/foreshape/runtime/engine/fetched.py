@@ -113,6 +113,10 @@ class HostCopies:
             return TensorArray.of([None if t is None else self.copy(t) for t in value.tensors], value.offsets)
         return self.copy(value) if isinstance(value, Tensor) else value
 
+    def numbers(self, checks: Sequence[LateCheck]) -> Tensor | None:
+        """Return the same for all numbers of checks; None without any."""
+        return self.copy(numbers_of(checks)) if checks else None
+
     def wait(self) -> None:
         """Wait until all copies are there. Pinned memory is little, so that nobody keeps it."""
         if self._copies:
@@ -125,15 +129,22 @@ def with_checks(values: Sequence[Any], checks: list[LateCheck]) -> list[Any]:
     """Return values of a device in the memory of the host, after one wait; raise the first error of the checks that were waiting for that."""
     copies = HostCopies()
     out = [copies.value(v) for v in values]
-    numbers = copies.copy(numbers_of(checks)) if checks else None
+    numbers = copies.numbers(checks)
     copies.wait()
-    if numbers is not None:
-        failure = first_failure(checks, as_list(numbers))
-        checks.clear()
-        if failure is not None:
-            error, op = failure
-            raise error if op is None else error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
+    error = error_of(checks, numbers)
+    checks.clear()
+    if error is not None:
+        raise error
     return out
+
+
+def error_of(checks: Sequence[LateCheck], numbers: Tensor | None) -> ExecutionError | None:
+    """Return the first error of checks with the user's line, from their numbers on the host; None if all are right."""
+    failure = None if numbers is None else first_failure(checks, as_list(numbers))
+    if failure is None:
+        return None
+    error, op = failure
+    return error if op is None else error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
 
 
 def number_on_host(tensor: Tensor, *beside: Tensor) -> Any:
