@@ -114,8 +114,8 @@ def numbers_of(checks: Sequence[LateCheck]) -> Tensor:
 
 def with_numbers(checks: Sequence[LateCheck], numbers: Tensor) -> list[LateCheck]:
     """Return checks of other numbers, as `numbers_of` gives them."""
-    parts = numbers.split([len(check.numbers) for check in checks])
-    return [check._replace(numbers=part.unbind()) for check, part in zip(checks, parts, strict=True)]
+    parts = iter(numbers.unbind())
+    return [check._replace(numbers=tuple([next(parts) for _ in check.numbers])) for check in checks]
 
 
 def first_failure(checks: Sequence[LateCheck], numbers: Sequence[int]) -> tuple[ExecutionError, Any] | None:

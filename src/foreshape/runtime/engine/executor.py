@@ -239,6 +239,8 @@ class Executor(ConstructorRepr):
         if self.captured is not None and not self.check:
             function = partial(self._by_graph, self.captured, step, bound, checks)
         fetched = self.call(step, function, planned, tensors, scope, checks=checks)
+        if step.block_results.places:
+            fetched = step.block_results.copied(fetched, tensors, bound.values, scope)
         if self._device is not None:
             checks = self._checks_to_read(checks, bool(step.fetchers))
         if later and step.fetchers:
