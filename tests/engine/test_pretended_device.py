@@ -17,6 +17,7 @@ from foreshape import layer
 from foreshape.apps.serving.served_model import Opening
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.server_limits import ServerLimits
+from foreshape.runtime.engine.fetched import HostCopies
 from foreshape.runtime.feeding.feed_ahead import CopyStream
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -317,3 +318,69 @@ def test_results_that_are_read_later_wait_for_nothing_before() -> None:
         (wrong,) = executor.run(main, {"ids": np.array([[1], [8]])}, [loss], later=True)
         with pytest.raises(fs.errors.ExecutionError, match=r"\[0, 8\)"):
             float(wrong)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_each_value_that_is_read_later_has_the_error_of_its_own_run_at_each_reading(graphs: bool) -> None:
+    ids = layer.data("ids", ["batch", 1], dtype="int64")
+    loss = layer.mean(layer.embedding(ids, [8, 4], weight="table"))
+    fs.optimizer.SGD(0.0).minimize(loss)
+    main = fs.default_main_program()
+
+    def outcome(value: Any) -> Any:
+        try:
+            return np.asarray(value).item()
+        except fs.errors.ExecutionError as error:
+            return str(error).splitlines()[0]
+
+    with pretended() as device:
+        executor = fs.Executor(device.name, graphs=graphs)
+        executor.run(fs.default_startup_program())
+        fs.default_scope().set("table", np.arange(32, dtype="float32").reshape(8, 4))
+
+        def run(number: int, *, later: bool = True, fetch: tuple[Any, ...] = (loss, ids)) -> list[Any]:
+            return executor.run(main, {"ids": np.array([[number]])}, fetch, later=later)
+
+        numbers = [1, 1, 1, 99, 2, 77, 3]
+        values = [run(n) for n in numbers]
+        expected = [4 * n + 1.5 if n < 8 else f"must be in [0, 8), the rows of W; seen {n} to {n}" for n in numbers]
+        for at in (5, 0, 3, 6, 3, 5, 1, 2, 4, 4, 3, 0):
+            seen, want = outcome(values[at][0]), expected[at]
+            assert seen == want or (isinstance(want, str) and want in seen), (at, seen)
+            assert outcome(values[at][1]) == (seen if isinstance(want, str) else numbers[at])
+        run(99)
+        assert outcome(run(2, later=False)[0]) == expected[4]  # its values are gone, and their error with them
+        device.reset()
+        before = device.counts().live
+        for _ in range(200):
+            run(1)
+        assert device.counts().live - before < 4096
+        run(77, fetch=(), later=True)  # nobody can read it: the next value tells of it
+        assert "seen 77 to 77" in outcome(run(1)[0])
+        assert outcome(run(1)[0]) == expected[0]
+        with pytest.raises(fs.errors.ExecutionError, match="seen 99 to 99"):
+            for number in [99, *[1] * 100]:
+                run(number, fetch=(), later=False)
+
+
+def test_another_thread_may_run_the_step_while_a_value_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = layer.data("ids", ["batch", 1], dtype="int64")
+    loss = layer.mean(layer.embedding(ids, [8, 4]))
+    main, between = fs.default_main_program(), list[Any]()
+    with pretended() as device:
+        executor = fs.Executor(device.name)
+        executor.run(fs.default_startup_program())
+        (good,) = executor.run(main, {"ids": np.array([[1]])}, [loss], later=True)
+        wait = HostCopies.wait
+
+        def slow(copies: HostCopies) -> None:
+            monkeypatch.setattr(HostCopies, "wait", wait)
+            between.extend(executor.run(main, {"ids": np.array([[99]])}, [loss], later=True))
+            wait(copies)
+
+        monkeypatch.setattr(HostCopies, "wait", slow)
+        assert np.isfinite(float(good))
+        for _ in range(2):
+            with pytest.raises(fs.errors.ExecutionError, match="seen 99 to 99"):
+                float(between[0])
+        assert float(good) == float(executor.run(main, {"ids": np.array([[1]])}, [loss])[0])

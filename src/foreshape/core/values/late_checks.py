@@ -112,6 +112,12 @@ def numbers_of(checks: Sequence[LateCheck]) -> Tensor:
     return torch.stack([n.reshape(()).to(torch.int64) for check in checks for n in check.numbers])
 
 
+def with_numbers(checks: Sequence[LateCheck], numbers: Tensor) -> list[LateCheck]:
+    """Return checks of other numbers, as `numbers_of` gives them."""
+    parts = iter(numbers.unbind())
+    return [check._replace(numbers=tuple([next(parts) for _ in check.numbers])) for check in checks]
+
+
 def first_failure(checks: Sequence[LateCheck], numbers: Sequence[int]) -> tuple[ExecutionError, Any] | None:
     """Return the error of the first check that fails for its part of the numbers, with its op."""
     begin = 0

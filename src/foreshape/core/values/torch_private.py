@@ -54,6 +54,10 @@ def _never(tensor: Any) -> bool:
     return False
 
 
+def _many(storage: int) -> int:
+    return 1 << 30
+
+
 def _not_active() -> bool:
     return False
 
@@ -82,6 +86,8 @@ NAMES = {
     "DisableAutocast": PrivateName("_C._DisableAutocast", "leaving autocast out, on all devices", "1.13", _without_autocast),
     "len_torch_function_stack": PrivateName("_C._len_torch_function_stack", "leaving out what overrides torch's functions", "2.0", lambda: 1),
     "DisableTorchFunction": PrivateName("_C.DisableTorchFunction", "leaving out what overrides torch's functions", "2.0"),
+    # results
+    "storage_users": PrivateName("_C._storage_Use_Count", "results of a block without a copy", "2.1", _many),
     # feeds
     "DisableTorchFunctionSubclass": PrivateName("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
     "is_functorch_wrapped_tensor": PrivateName("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from foreshape.compiler.lowering import Step
 from foreshape.core.data_class import data_class, field
-from foreshape.core.values.late_checks import LateCheck
+from foreshape.core.values.late_checks import LateCheck, numbers_of, with_numbers
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ForeshapeError
 from foreshape.language.program.call_site import warn_user
@@ -33,6 +33,8 @@ class _Captured:
     inputs: list[Tensor] = field(default_factory=list[Tensor])
     results: Any = None
     checks: list[LateCheck] = field(default_factory=list[LateCheck])
+    numbers: Any = None
+    """The numbers of the checks, in the graph's memory."""
     refused: str = ""
 
 
@@ -59,7 +61,7 @@ class CapturedSteps:
         Args:
             lowered: the step, and ``bound`` over a scope.
             tensors: what is fed.
-            pending: takes the checks whose numbers are read with the results.
+            pending: takes the checks of this run, whose numbers are read with the results.
         """
         function = bound.function
         sizes = tuple([(t.shape, t.dtype, t.stride()) if isinstance(t, Tensor) else None for t in tensors])
@@ -89,7 +91,8 @@ class CapturedSteps:
             place.copy_(tensor)
         graph: Any = captured.graph
         graph.replay()
-        pending += captured.checks
+        if captured.checks:
+            pending += with_numbers(captured.checks, captured.numbers.clone())  # the next replay writes its own numbers there
         return captured.results
 
     def _rates(self, bound: Bound) -> list[float]:
@@ -99,17 +102,18 @@ class CapturedSteps:
         """Capture a step; return the reason where that is refused."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        inputs, before = [t.clone() for t in tensors], len(pending)
+        inputs = [t.clone() for t in tensors]
         graph: Any = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 results = function(*inputs)
+                captured.checks = [*pending]
+                captured.numbers = numbers_of(pending) if pending else None
         except Exception as error:
             return str(error if isinstance(error, ForeshapeError) else self._worded(error))
         finally:
-            captured.checks = pending[before:]
-            del pending[before:]
+            pending.clear()
         captured.graph, captured.inputs, captured.results = graph, inputs, results
         return ""
 

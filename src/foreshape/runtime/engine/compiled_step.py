@@ -28,7 +28,7 @@ from foreshape.machine.process.this_run import MemoryLimit
 from foreshape.machine.process.threads import Fastest, threads_here
 from foreshape.machine.targets import compiling_for, target_of
 from foreshape.runtime.engine.emit import Bound, Emitted, emit
-from foreshape.runtime.engine.fetched import fetcher
+from foreshape.runtime.engine.fetched import BlockResults, fetchers
 from foreshape.runtime.engine.finite import stop_before_updates
 from foreshape.runtime.engine.past_limit import past_limit
 from foreshape.runtime.engine.scope import Scope
@@ -61,8 +61,8 @@ class CompiledStep:
     """A compiled step of one program version, for one list of fetches."""
 
     __slots__ = (
-        "_last", "_may_be_small", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark", "outgrows",
-        "plain", "plan_cache", "program", "ragged", "state", "version",
+        "_last", "_may_be_small", "_plan", "_roomy", "block_results", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark",
+        "outgrows", "plain", "plan_cache", "program", "ragged", "state", "version",
     )  # fmt: skip
 
     @collector_waits
@@ -95,7 +95,7 @@ class CompiledStep:
         self.growth: Growth | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
-        self.fetchers = [fetcher(v, frozen) for v in lowered.fetches]
+        self.fetchers, self.block_results = fetchers(lowered), BlockResults(self.emitted)
         self.ragged = [index for index, v in enumerate(lowered.fetches) if v.lod is not None]
 
     def _emit(self, lowered: Step) -> Emitted:

@@ -228,6 +228,8 @@ def _wants_to_know(i: KernelCall) -> bool:
 def _is_fresh(i: KernelCall, value: Value) -> bool:
     """Return True if a result has memory of its own."""
     effects = i.effects
-    return not effects.outlives and any(
-        value in values_of([r]) for index, r in enumerate(i.results) if index not in effects.views and index not in effects.in_place
+    return (
+        region_of(i) is None
+        and not effects.outlives
+        and any(value in values_of([r]) for index, r in enumerate(i.results) if index not in effects.views and index not in effects.in_place)
     )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import index
-from threading import RLock
+from threading import Lock, RLock
 from time import perf_counter
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -49,7 +49,7 @@ from foreshape.runtime.feeding.warn_once import Notes
 
 taking = border("the fed values cannot be taken", FeedError)
 _MOST_LATE_CHECKS = 64
-"""So many checks wait for the next fetch at most."""
+"""So many checks of runs without results wait for the next fetch at most."""
 _giving = border("the results cannot be given", ExecutionError)
 compiling = RLock()
 """The lock for making a step or checking new shapes, since two threads may bring one program."""
@@ -113,6 +113,7 @@ class Executor(ConstructorRepr):
         if graphs and (self._device is None or self._device.type != "cuda"):
             raise ExecutionError.must("an executor with graphs", "on a CUDA device", device)
         self._late_checks: list[LateCheck] = []
+        self._taking_checks = Lock()
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
             if seed is None:
@@ -168,7 +169,7 @@ class Executor(ConstructorRepr):
             fetch: variables or their names.
             scope: holds the parameters; the default scope if left out.
             later: give a `LaterValue` for each fetched value, and do not wait for a device. Numbers out of range, an error of the run on the processor, are
-                then told by the first of them to be read.
+                then told by each of them, at each reading.
 
         Returns:
             The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse. An array of tensors gives a list of these, with
@@ -233,13 +234,18 @@ class Executor(ConstructorRepr):
 
     def _called(self, step: CompiledStep, bound: Bound, planned: ShapePlan, tensors: Sequence[Any], scope: Scope, later: bool) -> list[Any]:
         """Return the fetched values of a step over a scope."""
+        checks: list[LateCheck] = []
         function: Callable[..., Any] = bound.function if planned.small is None or self.check else step.function(bound, planned)
         if self.captured is not None and not self.check:
-            function = partial(self._by_graph, self.captured, step, bound)
-        fetched = self.call(step, function, planned, tensors, scope)
-        if later:
-            return later_values(fetched, len(step.fetchers), self._device, self._late_checks, partial(self._results, step))
-        return self._results(step, fetched if self._device is None else self._on_host(fetched))
+            function = partial(self._by_graph, self.captured, step, bound, checks)
+        fetched = self.call(step, function, planned, tensors, scope, checks=checks)
+        if step.block_results.places:
+            fetched = step.block_results.copied(fetched, tensors, bound.values, scope)
+        if self._device is not None:
+            checks = self._checks_to_read(checks, bool(step.fetchers))
+        if later and step.fetchers:
+            return later_values(fetched, len(step.fetchers), self._device, checks, partial(self._results, step))
+        return self._results(step, fetched if self._device is None else self._on_host(fetched, checks))
 
     def _results(self, step: CompiledStep, fetched: Sequence[Any]) -> list[Any]:
         """Return fetched values of the host as `run` gives them."""
@@ -252,13 +258,19 @@ class Executor(ConstructorRepr):
                 out[place] = LoDTensor.of_offsets(out[place], offsets)
         return out
 
-    def _by_graph(self, captured: CapturedSteps, step: CompiledStep, bound: Bound, *tensors: Any) -> Any:
-        return captured.run(step.emitted.lowered, bound, tensors, self._late_checks)
+    def _by_graph(self, captured: CapturedSteps, step: CompiledStep, bound: Bound, checks: list[LateCheck], *tensors: Any) -> Any:
+        return captured.run(step.emitted.lowered, bound, tensors, checks)
 
-    def _on_host(self, fetched: Sequence[Any]) -> list[Any]:
+    def _checks_to_read(self, checks: list[LateCheck], fetches: bool) -> list[LateCheck]:
+        """Return the checks to read after a run with these: with those of runs before it without results. None are read after one more of these."""
+        with self._taking_checks:
+            waiting = [*self._late_checks, *checks]
+            read = fetches or len(waiting) >= _MOST_LATE_CHECKS
+            self._late_checks = [] if read else waiting
+        return waiting if read else []
+
+    def _on_host(self, fetched: Sequence[Any], checks: list[LateCheck]) -> list[Any]:
         """Return fetched values of a device in the memory of the host, after one wait. Raise the error of a check that was waiting for that."""
-        now = fetched or len(self._late_checks) >= _MOST_LATE_CHECKS or self.captured is not None  # a replay writes their numbers anew
-        checks = self._late_checks if now else []
         out = with_checks(fetched, checks)
         late_checks.copies.clear()
         return out
@@ -287,7 +299,16 @@ class Executor(ConstructorRepr):
                 planned = step.plan_shapes(signature, tensors, scope_dims, longest, self._limit)
         return bound, planned
 
-    def call(self, step: CompiledStep, function: Any, planned: ShapePlan, tensors: Sequence[Any], scope: Scope | None = None, mode: Any = None) -> Any:
+    def call(
+        self,
+        step: CompiledStep,
+        function: Any,
+        planned: ShapePlan,
+        tensors: Sequence[Any],
+        scope: Scope | None = None,
+        mode: Any = None,
+        checks: list[LateCheck] | None = None,
+    ) -> Any:
         """Return the results of a function of a step, on its threads, with its errors in words.
 
         Args:
@@ -295,9 +316,10 @@ class Executor(ConstructorRepr):
             tensors: its arguments.
             scope: for the checks of an executor that has them.
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
+            checks: takes the checks whose numbers are on the device; unread if left out.
         """
         this_run.generator, this_run.memory_limit, this_run.device = self._generator, self._limit, self._device
-        late_checks.pending = None if self._device is None else self._late_checks
+        pending_before, late_checks.pending = late_checks.pending, None if self._device is None else checks if checks is not None else []
         late_checks.copies.clear()
         usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
@@ -322,7 +344,7 @@ class Executor(ConstructorRepr):
         except Exception as error:
             raise failure(error) from error
         finally:
-            this_run.device = None
+            this_run.device, late_checks.pending = None, pending_before
             if growth is not None:
                 step.growth = growth.end()
             if threads != usual:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
-from foreshape.compiler.lowering import Value
+from foreshape.compiler.lowering.kernel_calls import Step, Value, region_of
+from foreshape.compiler.lowering.memory_uses import place_of, views_made
 from foreshape.core.spec import LOD_TENSOR, STEP_SCOPES
 from foreshape.core.values.conversion import to_numpy
 from foreshape.core.values.late_checks import LateCheck, first_failure, late_checks, numbers_of
@@ -14,12 +15,17 @@ from foreshape.core.values.offsets import Offsets, as_list
 from foreshape.core.values.rows import Rows
 from foreshape.core.values.selected_rows import SelectedRows
 from foreshape.core.values.tensor_array import TensorArray
+from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.language.program import Op, Program, Variable
 from foreshape.language.program.call_site import line_of
 from foreshape.machine.process.this_run import require_room
+from foreshape.runtime.engine.emit import Emitted
+from foreshape.runtime.engine.scope import Scope
 
+_OWN_USERS = 2
+"""The users of memory that one tensor alone is in: the tensor, and the object that asks for their number."""
 _MOST_PINNED = 1 << 24
 """The most bytes of a tensor that is copied by pinned memory."""
 
@@ -48,9 +54,13 @@ def _column(op: Op) -> int:
     return column if isinstance(column, int) else 0
 
 
-def fetcher(source: Value, frozen: bool) -> Callable[[Any], Any]:
-    """Return the function that hands out one fetched value: copied where it shares memory with longer lived values; contiguous if of a frozen step."""
-    shared = _is_shared(source)
+def fetchers(step: Step) -> list[Callable[[Any], Any]]:
+    """Return the functions that hand out the fetched values of a step: copied where they share memory with others; contiguous if of a frozen step."""
+    first: dict[Value, int] = {}
+    return [_fetcher(v, first.setdefault(v, index) != index or _is_shared(v), step.frozen) for index, v in enumerate(step.fetches)]
+
+
+def _fetcher(source: Value, shared: bool, frozen: bool) -> Callable[[Any], Any]:
     if source.variable is not None and source.variable.kind is STEP_SCOPES:
         raise ExecutionError(f"{source.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
 
@@ -77,6 +87,67 @@ def fetcher(source: Value, frozen: bool) -> Callable[[Any], Any]:
         return to_numpy(value).copy()
 
     return convert if source.variable is None or source.variable.kind is not LOD_TENSOR else to_numpy if not shared and not frozen else tensor
+
+
+class BlockResults:
+    """The fetched results of blocks, which may be fed values, constants or values of the scope that came into the block, or views of these.
+
+    Args:
+        emitted: a step.
+    """
+
+    def __init__(self, emitted: Emitted) -> None:
+        step = emitted.lowered
+        views = {view: source for i in step.calls for view, source in views_made(i)}
+        own = {v for i in step.calls if region_of(i) is None and not i.effects.outlives for v in i.writes()}
+        self.places = [index for index, v in enumerate(step.fetches) if place_of(v, views) not in own and not _is_shared(v)]
+        """Their places among the fetches."""
+        self._constants = [*emitted.constants.values(), *_constants_within(step)] if self.places else []
+        self._stored = [place.name for i in step.calls for place, _ in i.stores] if self.places else []
+        self._held: tuple[Any, frozenset[int]] = (None, frozenset())
+
+    def copied(self, fetched: Sequence[Any], fed: Sequence[Any], bound: Sequence[Any], scope: Scope) -> list[Any]:
+        """Return fetched values, those of blocks copied that share memory with anything else.
+
+        Args:
+            fed: the tensors of the run.
+            bound: the values that the step is bound to over the ``scope``, one tuple for all runs.
+        """
+        held = self._held
+        if held[0] is not bound:
+            self._held = held = (bound, frozenset(_identities((*bound, *self._constants))))
+        others = {*map(id, fed), *(id(scope.tensor(n)) for n in self._stored if n in scope)}
+        repeated = len({*map(id, fetched)}) < len(fetched)
+        out = [*fetched]
+        for place in self.places:
+            value = out[place]
+            if not isinstance(value, Tensor) or not value.is_cpu:  # what is on a device is copied from there
+                continue
+            if id(value) in held[1] or id(value) in others or (repeated and sum(value is t for t in out) > 1) or _has_other_users(value):
+                require_room("a result of a block", value.nbytes, "a copy of what is fetched")
+                out[place] = value.clone()
+        return out
+
+
+def _has_other_users(value: Tensor) -> bool:
+    """Return True if another tensor is in the memory of this one, or may be."""
+    storage: Any = value.untyped_storage()
+    return private.storage_users(storage._cdata) > _OWN_USERS
+
+
+def _constants_within(step: Step) -> Iterator[Any]:
+    """Yield the constants of a step's blocks, and of the blocks in them."""
+    for region in filter(None, map(region_of, step.calls)):
+        yield from region.function.__globals__.values()
+        yield from _constants_within(region.lowered)
+
+
+def _identities(values: Iterable[Any]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _identities(cast("Sequence[Any]", value))
+        elif isinstance(value, Tensor):
+            yield id(value)
 
 
 class HostCopies:
@@ -113,6 +184,10 @@ class HostCopies:
             return TensorArray.of([None if t is None else self.copy(t) for t in value.tensors], value.offsets)
         return self.copy(value) if isinstance(value, Tensor) else value
 
+    def numbers(self, checks: Sequence[LateCheck]) -> Tensor | None:
+        """Return the same for all numbers of checks; None without any."""
+        return self.copy(numbers_of(checks)) if checks else None
+
     def wait(self) -> None:
         """Wait until all copies are there. Pinned memory is little, so that nobody keeps it."""
         if self._copies:
@@ -125,15 +200,22 @@ def with_checks(values: Sequence[Any], checks: list[LateCheck]) -> list[Any]:
     """Return values of a device in the memory of the host, after one wait; raise the first error of the checks that were waiting for that."""
     copies = HostCopies()
     out = [copies.value(v) for v in values]
-    numbers = copies.copy(numbers_of(checks)) if checks else None
+    numbers = copies.numbers(checks)
     copies.wait()
-    if numbers is not None:
-        failure = first_failure(checks, as_list(numbers))
-        checks.clear()
-        if failure is not None:
-            error, op = failure
-            raise error if op is None else error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
+    error = error_of(checks, numbers)
+    checks.clear()
+    if error is not None:
+        raise error
     return out
+
+
+def error_of(checks: Sequence[LateCheck], numbers: Tensor | None) -> ExecutionError | None:
+    """Return the first error of checks with the user's line, from their numbers on the host; None if all are right."""
+    failure = None if numbers is None else first_failure(checks, as_list(numbers))
+    if failure is None:
+        return None
+    error, op = failure
+    return error if op is None else error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
 
 
 def number_on_host(tensor: Tensor, *beside: Tensor) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from foreshape.core.values.late_checks import LateCheck
-from foreshape.runtime.engine.fetched import HostCopies, with_checks
+from foreshape.errors import ExecutionError
+from foreshape.runtime.engine.fetched import HostCopies, error_of
 
 
 class LaterValue:
@@ -21,7 +22,7 @@ class LaterValue:
         """Return the value as `Executor.run` gives it, once it is there.
 
         Raises:
-            ExecutionError: this run, or one before it, met numbers out of range.
+            ExecutionError: this run met numbers out of range, or one before it without results. Each of the run's values raises it, each time.
         """
         return self._reading()[self._index]
 
@@ -41,21 +42,23 @@ def later_values(fetched: Sequence[Any], count: int, device: Any, checks: list[L
         fetched: of the step; on the processor they are results already.
         count: the number of results.
         device: of the step; None for the processor.
-        checks: are read with the first value, and raise their error then.
+        checks: of this run. Their numbers are copied with the values, and belong to them.
         results: from values of the host to the results.
     """
     copies = HostCopies()
     values = [copies.value(v) for v in fetched]
+    numbers = copies.numbers(checks)
     copies.mark()
-    read: list[list[Any]] = []
+    read: list[list[Any] | ExecutionError] = []
     if device is None:
         read.append(results(values))
 
     def reading() -> list[Any]:
         if not read:
             copies.wait()
-            with_checks([], checks)
-            read.append(results(values))
+            read.append(error_of(checks, numbers) or results(values))
+        if isinstance(read[0], ExecutionError):
+            raise read[0].with_traceback(None)
         return read[0]
 
     return [LaterValue(reading, index) for index in range(count)]
