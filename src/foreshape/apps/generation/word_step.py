@@ -7,10 +7,8 @@ parameter with gaps: the network has no such step, and its executor runs it.
 from __future__ import annotations
 
 import math
-import os
 import threading
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +28,10 @@ from foreshape.language.ops.sequence.cached_attention import CachedAttention, Ca
 from foreshape.language.program import Op, Program
 from foreshape.machine.kernels import word_loop as loop
 from foreshape.machine.kernels.grouped_weights import TILE
+from foreshape.machine.kernels.loop_team import run_together
 
-MOST_ROWS: Final = 8
-"""So many texts at most: for more, products by torch are faster."""
+MOST_ROWS: Final = 64
+"""So many texts at most."""
 _ALIGNMENT: Final = 64
 _NO_ID: Final = -1 << 62
 _SMALL: Final = 512
@@ -441,56 +440,6 @@ def _overlap(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]
     return any(a < d and b < e for a, e in first for b, d in second)
 
 
-# --- threads
-
-
-class _Team:
-    """Threads that run a table together; the caller is the first one. They rest between runs."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._run = loop.compiled()
-        self._meeting = np.zeros(16, np.int64)
-        self._work: list[tuple[Any, ...]] = []
-        self._calls = [threading.Semaphore(0) for _ in range(threads - 1)]
-        self._process = os.getpid()
-        for number, call in enumerate(self._calls, 1):
-            threading.Thread(target=_helper, args=(self._run, self._work, call, number, self._meeting), daemon=True, name="word step").start()
-        weakref.finalize(self, _end, self._work, self._calls)
-
-    @property
-    def is_whole(self) -> bool:
-        """Return False in a forked process, which has the calling thread alone."""
-        return self._process == os.getpid()
-
-    def run(self, table: _Instructions) -> bool:
-        """Return False if an instruction refuses."""
-        address = self._meeting.ctypes.data
-        arguments = (table.table.ctypes.data, table.numbers.ctypes.data, table.length)
-        rest = (self.threads, address, int(self._meeting[0]), loop.yielding())
-        if self._calls:
-            self._work[:] = [(arguments, rest)]
-            for call in self._calls:
-                call.release()
-        return not self._run(*arguments, 0, *rest)
-
-
-def _helper(run: Callable[..., int], work: list[tuple[Any, ...]], call: threading.Semaphore, number: int, meeting: Any) -> None:
-    """Follow the runs of a team until it is gone; ``meeting`` stays as long."""
-    while True:
-        call.acquire()
-        if not work:
-            return
-        arguments, rest = work[0]
-        run(*arguments, number, *rest)
-
-
-def _end(work: list[tuple[Any, ...]], calls: Sequence[threading.Semaphore]) -> None:
-    work.clear()
-    for call in calls:
-        call.release()
-
-
 class WordStep:
     """The steps of one new word for each text of a model, for the numbers of texts met so far.
 
@@ -515,7 +464,6 @@ class WordStep:
         self._tables: dict[int, _Instructions] = {}
         self._lock = threading.Lock()
         self._tables[1] = self._table(1)
-        self._team = _Team(threads)
 
     def _table(self, rows: int) -> _Instructions:
         words, slots, held, scores = self._names
@@ -534,11 +482,9 @@ class WordStep:
         if len({*slots}) != rows or min(slots) < 0 or max(slots) >= self.users or min(held) < 0 or max(held) >= self.context:
             return None
         with self._lock:
-            if not self._team.is_whole:
-                self._team = _Team(self._threads)
             table = self._tables.get(rows)
             if table is None:
                 table = self._tables[rows] = self._table(rows)
             self._words[:rows] = words
             self._places[:rows], self._places[rows : 2 * rows] = slots, held
-            return to_tensor(table.scores.copy()) if self._team.run(table) else None
+            return to_tensor(table.scores.copy()) if run_together(table.table, table.numbers, table.length, self._threads) else None

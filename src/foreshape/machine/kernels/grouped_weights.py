@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import numpy as np
+
 from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.machine.kernels import word_loop
+from foreshape.machine.kernels.loop_team import run_together
+from foreshape.machine.process.threads import threads_here
 
 Bits = Literal[4, 8]
 TILE: Final = 64
@@ -79,8 +84,10 @@ def unpack(packed: Tensor, scales: Tensor, bits: int) -> Tensor:
 
 
 def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) -> Tensor:
-    """Return rows ``[m, k]`` times a packed weight, ``[m, columns]``; some tiles are unpacked at a time."""
+    """Return rows ``[m, k]`` times a packed weight, ``[m, columns]``: in machine code with numba, otherwise some tiles are unpacked at a time."""
     tiles = packed.shape[0]
+    if x.is_cpu and x.shape[0] and not x.shape[1] // scales.shape[1] % 4 and word_loop.can_compile():
+        return _in_machine_code(x.contiguous(), packed, scales, bits, columns)
     out = torch.empty((x.shape[0], tiles * TILE), dtype=x.dtype, device=x.device)
     step = max(1, _MOST // max(1, x.shape[1] * TILE))
     for first in range(0, tiles, step):
@@ -88,6 +95,21 @@ def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) 
         results = torch.matmul(x, unpack(packed[part], scales[part], bits))
         out.view(x.shape[0], tiles, TILE)[:, part].copy_(results.transpose(0, 1))
     return out if out.shape[1] == columns else out[:, :columns].clone(memory_format=torch.contiguous_format)
+
+
+def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) -> Tensor:
+    (rows, inner), groups = x.shape, scales.shape[1]
+    out = torch.empty((rows, columns), dtype=torch.float32)
+    threads = threads_here()
+    scratch = torch.empty((threads, 4 * TILE + rows * groups), dtype=torch.float32)
+    code = word_loop.BYTE_PRODUCT if bits == 8 else word_loop.HALF_BYTE_PRODUCT
+    table = np.zeros(word_loop.WIDTH, np.int64)
+    table[0] = code
+    table[2:6] = x.data_ptr(), packed.data_ptr(), out.data_ptr(), scales.data_ptr()
+    begin = 2 + word_loop.OPERANDS
+    table[begin : begin + 5] = rows, inner, columns, groups, scratch.data_ptr()
+    run_together(table, np.zeros(word_loop.NUMBERS), 1, threads)
+    return out
 
 
 def unpacked_elements(tiles: int, rows: int) -> int:

@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 import math
 import os
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +40,11 @@ _SPINS: Final = 4000
 """Turns of waiting before the thread lets others run."""
 
 
+def doubles(address: int) -> Any:
+    """Return the fp64 numbers at an address. (In machine code; see `_further_intrinsics`.)"""
+    raise NotImplementedError
+
+
 def small_numbers(address: int) -> Any:
     """Return the whole numbers of 8 bits at an address, with a sign. (In machine code; see `_further_intrinsics`.)"""
     raise NotImplementedError
@@ -61,8 +65,8 @@ def arrivals(address: int) -> int:
     raise NotImplementedError
 
 
-def let_others_run(function: int) -> None:
-    """Call ``sched_yield``, by its address."""
+def whole_number_of(function: int) -> int:
+    """Call a C function without arguments, by its address, and return its int."""
     raise NotImplementedError
 
 
@@ -311,7 +315,7 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
             while arrivals(meeting) < met:
                 spins += 1
                 if spins > _SPINS:
-                    let_others_run(yielding)
+                    whole_number_of(yielding)
         if at == count:
             return refused
         code = table[row]
@@ -419,15 +423,35 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
     return 0  # for type checkers: the loop returns
 
 
+ORDER: Final = 11
+"""The whole numbers of an order to threads; `follow` tells them."""
+
+
+def follow(order: Any) -> None:
+    """Run a thread's part of an order: `ORDER` whole numbers.
+
+    They are the addresses of functions to this thread's number and to the number of threads, or 0 and 0 and then the two numbers themselves; the table, the
+    numbers, and the count of `run`; the meeting, the arrivals before, and the address of ``sched_yield``; and last the number of refused operands, written by
+    the first thread.
+    """
+    if order[0] != 0:
+        thread, threads = whole_number_of(order[0]), whole_number_of(order[1])
+    else:
+        thread, threads = order[2], order[3]
+    refused = run(longs(order[4]), doubles(order[5]), order[6], thread, threads, order[7], order[8], order[9])
+    if thread == 0:
+        order[10] = refused
+
+
 def _further_intrinsics() -> dict[str, Any]:
     """Return the functions for bytes and for meetings of threads, unknown to numba."""
     types = importlib.import_module("numba.core.types")
     intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
     large = ir.IntType(64)
 
-    def at(element: Any) -> Any:
+    def at(element: Any, kind: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+            return builder.inttoptr(arguments[0], kind.as_pointer())
 
         def typed(context: Any, address: Any) -> Any:
             return types.CPointer(element)(types.int64), build
@@ -456,17 +480,18 @@ def _further_intrinsics() -> dict[str, Any]:
 
     def call(context: Any, function: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            builder.call(builder.inttoptr(arguments[0], ir.FunctionType(ir.IntType(32), []).as_pointer()), [])
-            return context.get_dummy_value()
+            number = builder.call(builder.inttoptr(arguments[0], ir.FunctionType(ir.IntType(32), []).as_pointer()), [])
+            return builder.sext(number, large)
 
-        return types.void(types.int64), build
+        return types.int64(types.int64), build
 
     return {
-        "small_numbers": at(types.int8),
+        "small_numbers": at(types.int8, ir.IntType(8)),
+        "doubles": at(types.float64, ir.DoubleType()),
         "multiply_add": intrinsic(fused),
         "arrive": intrinsic(add),
         "arrivals": intrinsic(read),
-        "let_others_run": intrinsic(call),
+        "whole_number_of": intrinsic(call),
     }
 
 
@@ -482,8 +507,8 @@ def yielding() -> int:
 
 
 @cache
-def compiled() -> Callable[[int, int, int, int, int, int, int, int], int]:
-    """Return `run` in machine code; kept on disk between processes if possible. Other Python threads run beside it."""
+def compiled() -> int:
+    """Return the address of `follow` in machine code; kept on disk between processes if possible."""
     numba = importlib.import_module("numba")
     types = numba.types
     names = {**globals(), **intrinsics(), **_further_intrinsics(), **tile_kernels(), "np": importlib.import_module("numpy")}
@@ -491,15 +516,16 @@ def compiled() -> Callable[[int, int, int, int, int, int, int, int], int]:
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
     for function in (_dot, _total, _spread):  # sums in any order, the same for each row
         names[function.__name__] = numba.njit(error_model="numpy", fastmath=True)(with_names(function, names))
-    for function in (_add_rows, _add_row, _binary, _unary, _attention, _product, _group_sums, _grouped):
+    for function in (_add_rows, _add_row, _binary, _unary, _attention, _product, _group_sums, _grouped, run):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
-    signature = types.int64(types.CPointer(types.int64), types.CPointer(types.float64), *[types.int64] * 6)
-    loop = with_names(run, names)
+    signature, whole = types.void(types.CPointer(types.int64)), with_names(follow, names)
     try:
-        machine_code = numba.cfunc(signature, cache=True, error_model="numpy")(loop)
+        machine_code = numba.cfunc(signature, cache=True, error_model="numpy")(whole)
     except RuntimeError:  # no folder for numba to write to
-        machine_code = numba.cfunc(signature, error_model="numpy")(loop)
-    whole, address = ctypes.c_int64, ctypes.c_void_p
-    function = ctypes.CFUNCTYPE(whole, address, address, *[whole] * 6)(machine_code.address)
-    setattr(function, "of", machine_code)  # noqa: B010 (its code must stay)
-    return function
+        machine_code = numba.cfunc(signature, error_model="numpy")(whole)
+    _kept.append(machine_code)
+    return int(machine_code.address)
+
+
+_kept: Final[list[Any]] = []
+"""Code must stay as long as the process."""
