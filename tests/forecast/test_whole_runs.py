@@ -8,6 +8,7 @@ import pytest
 from support.small_texts import Texts, batch, entropy
 
 import foreshape as fs
+from foreshape.compiler.memory import byte_text
 
 
 def test_a_first_batch_that_is_the_greatest_comes_again_with_states() -> None:
@@ -67,3 +68,19 @@ def test_buckets_built_anew_are_listed_once() -> None:
     forecast = fs.forecast(net, batch(1, 4), loss=entropy, optimizer="SGD", ddp={"bucket_cap_mb": 1})
     size = sum(p.numel() * 4 for p in net.parameters())
     assert sum(tensor.bytes for tensor in forecast.peak_tensors if tensor.name == "bucket") == size
+
+
+def test_batches_of_one_example_have_a_largest_batch() -> None:
+    """Operators broadcast an axis of one example, so that bytes of a step with one say nothing about more."""
+    options: dict[str, Any] = {"loss": entropy, "device": "A100-80GB", "limit": "96MiB", "advice": False}
+    one, two = (fs.forecast(Texts(words=4000), batch, lengths=[(rows, 300)] * 3, **options) for rows in (1, 2))
+    assert one.largest == two.largest and one.largest is not None and 1 < one.largest.batch < 64
+    assert one.allocated < two.allocated
+
+
+@pytest.mark.parametrize("device", ["RTX3060", "cpu"])
+def test_a_limit_above_the_free_bytes_is_cut_to_them(device: str) -> None:
+    free, limited, less = (fs.forecast(Texts(), batch(2, 16), loss=entropy, device=device, limit=limit) for limit in (None, "900TiB", "1GiB"))
+    assert limited.available == free.available > less.available == 1 << 30
+    assert limited.notes == (f"the limit of 900 TiB is above the free bytes of {device}: {byte_text(free.available)} are taken for it", *free.notes)
+    assert (limited.steps, limited.fits) == (free.steps, free.fits) and less.notes == free.notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -78,7 +79,7 @@ def forecast(
         keep_outputs: the loop's names for outputs and loss live on into the next step, as in a script without functions.
         ddp: DistributedDataParallel: True, or ``bucket_cap_mb`` and ``gradient_as_bucket_view``.
         fsdp: FSDP2: the number of ranks, or ``ranks``, ``units`` (names of modules), ``reshard`` and ``reduce_dtype``.
-        limit: bytes allowed to the allocator, as ``set_per_process_memory_fraction`` sets them; by default the card's free ones.
+        limit: bytes allowed to the allocator, as ``set_per_process_memory_fraction`` sets them; at most the card's free ones, and by default these.
         allocator: as ``PYTORCH_CUDA_ALLOC_CONF`` is written.
         advice: also forecast helpful changes where the run does not fit.
 
@@ -116,9 +117,14 @@ def forecast(
         groups,
     )
     outside = card.context + (NCCL_BYTES if groups is not None and not on_processor else 0)
-    available = max(0, card.total - outside) if limit is None else bytes_of(limit)
-    config = AllocatorConfig.parse(allocator)._replace(by_fraction=limit is not None)
-    return _Forecaster(settings, card, batches, is_resizable, config, available, outside).forecast(advice)
+    free = max(0, card.total - outside)
+    available = free if limit is None else min(free, bytes_of(limit))
+    config = AllocatorConfig.parse(allocator)._replace(by_fraction=limit is not None and available < free)
+    prediction = _Forecaster(settings, card, batches, is_resizable, config, available, outside).forecast(advice)
+    if limit is not None and bytes_of(limit) > free:
+        words = f"the limit of {byte_text(bytes_of(limit))} is above the free bytes of {card.name}: {byte_text(free)} are taken for it"
+        return dataclasses.replace(prediction, notes=(words, *prediction.notes))
+    return prediction
 
 
 def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes], Callable[[int, int | None], Any], bool]:
