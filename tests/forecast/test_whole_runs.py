@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 from support.small_texts import Texts, batch, entropy
 
 import foreshape as fs
@@ -84,3 +88,18 @@ def test_a_limit_above_the_free_bytes_is_cut_to_them(device: str) -> None:
     assert limited.available == free.available > less.available == 1 << 30
     assert limited.notes == (f"the limit of 900 TiB is above the free bytes of {device}: {byte_text(free.available)} are taken for it", *free.notes)
     assert (limited.steps, limited.fits) == (free.steps, free.fits) and less.notes == free.notes
+
+
+def test_forecasts_in_threads_leave_torch_as_it_was() -> None:
+    def state() -> list[Any]:
+        logger = logging.getLogger("torch._subclasses.fake_tensor")
+        return [torch.get_default_dtype(), torch.amp.autocast_mode.autocast.__init__, logger.disabled, list(warnings.filters)]
+
+    def one(precision: Any) -> fs.Forecast:
+        return fs.forecast(lambda: Texts(layers=2), batch, lengths=[(2, 16), (3, 24)], loss=entropy, precision=precision, advice=False)
+
+    before, precisions = state(), ["amp-bf16", "bf16", "fp32"] * 3
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(one, precisions))
+    assert state() == before
+    assert [f.steps for f in together] == [one(precision).steps for precision in precisions]

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import importlib
 import logging
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -28,6 +29,8 @@ from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 
 _NEED_NUMBERS: Final = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
 _FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode
+_LOCK: Final = threading.RLock()
+"""One trace at a time: it changes torch's default type, the constructor of autocast, warnings and a logger for all threads."""
 
 
 class Settings(NamedTuple):
@@ -57,6 +60,7 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
     """
     recorder = Recorder(Workspaces(settings.card) if settings.card is not None else None)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_LOCK)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of tensors without numbers, and of autocast on the processor
