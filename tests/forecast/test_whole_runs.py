@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from support.small_texts import Texts, batch, entropy
+from torch import nn
 
 import foreshape as fs
 from foreshape.compiler.memory import byte_text
@@ -103,3 +105,42 @@ def test_forecasts_in_threads_leave_torch_as_it_was() -> None:
         together = list(pool.map(one, precisions))
     assert state() == before
     assert [f.steps for f in together] == [one(precision).steps for precision in precisions]
+
+
+class Keeping(nn.Module):
+    """A layer that keeps its results of so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.layer, self.steps, self.kept = nn.Linear(256, 256), steps, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        self.kept = [*self.kept, y.detach() * 2][-self.steps :]
+        return y.square().mean()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 9])
+def test_results_kept_for_some_steps_are_freed_at_their_time(steps: int) -> None:
+    """Of equal batches and of others, whose results have other sizes than those of the step that frees them."""
+    options: dict[str, Any] = {"optimizer": "SGD", "device": "cpu", "advice": False}
+
+    def example(rows: int, _: int | None) -> torch.Tensor:
+        return torch.zeros(rows, 256)
+
+    kib = [fs.forecast(partial(Keeping, n), example, batch=256, **options).allocated >> 10 for n in (steps, steps + 1)]
+    assert kib[1] - kib[0] == 256
+    plan = [100, 200, 256, 50, 400, 300] * 4
+    forecast = fs.forecast(lambda: Keeping(steps), example, lengths=[(rows, 1) for rows in plan], **options)
+    plain = fs.forecast(lambda: Keeping(1), example, lengths=[(rows, 1) for rows in plan], **options)
+    for number in range(steps, len(plan)):
+        assert forecast.steps[number].allocated - plain.steps[number].allocated == sum(plan[number - steps + 1 : number]) * 1024
+    assert (f"the module keeps tensors for {steps} steps" in forecast.notes) == (steps > 1)
+    assert fs.forecast(lambda: Keeping(steps), example, lengths=[(rows, 1) for rows in plan]).peak_tensors[0].bytes > 0
+
+
+def test_tensors_kept_for_good_grow_with_the_run() -> None:
+    options: dict[str, Any] = {"optimizer": "SGD", "device": "cpu", "advice": False}
+    short, long = (fs.forecast(lambda: Keeping(1000), torch.zeros(256, 256), lengths=[256] * n, batch=256, **options) for n in (5, 450))
+    assert long.allocated - short.allocated == 445 * 256 * 1024
+    assert long.notes[0] == "each step leaves 256 KiB behind for good, so that a longer run takes more"

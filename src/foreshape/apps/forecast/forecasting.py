@@ -222,7 +222,11 @@ class _Forecaster:
     def notes(self, model: RunModel, batches: Sequence[Sizes], verdict: RunVerdict) -> list[str]:
         """Return the additions to the run, the modelled and the unknown."""
         out: list[str] = []
-        if len(batches) > len(self.batches):
+        if model.growth > 1 << 16:
+            out.append(f"each step leaves {byte_text(model.growth)} behind for good, so that a longer run takes more")
+        if model.span > 1:
+            out.append(f"the module keeps tensors for {model.span} steps")
+        if len(batches) > len(self.batches) and model.span < 2:
             out.append("batch 0 comes again at the end, as in a second epoch: it is the greatest, and gradients and states are there by then")
         if verdict.unlimited > verdict.result.reserved:
             words = f"without a limit torch would reserve {byte_text(verdict.unlimited)}: within {byte_text(self.available)} it releases idle segments"
@@ -244,6 +248,8 @@ class _Forecaster:
 
 def _with_states(model: RunModel, batches: list[Sizes]) -> list[Sizes]:
     """Return the batches, and the first one again at the end where none of the later ones is as large: there were no states yet at its first time."""
+    if model.span > 1 and len(set(batches)) == 1:
+        return batches * -(-model.settled // len(batches))
     template = model.steady
     sizes = {size: template.tensor_peak(template.sizes(*size)) for size in set(batches)}
     if max((sizes[size] for size in batches[1:]), default=0) >= sizes[batches[0]]:
@@ -275,5 +281,5 @@ def _modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool, multi
         sizes = traced_sizes(batches, is_resizable, equal, multiple)
         record = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes], equal)
         with contextlib.suppress(UnsteadyError):
-            return RunModel(record, sizes)
+            return RunModel(record, [*sizes[:1] * record.repeated, *sizes])
     raise AssertionError("three equal steps are steady")

@@ -32,7 +32,7 @@ def largest_batch(model: RunModel, length: int, memory: Callable[[int], Any], ca
     """Return the largest batch whose first steps go through within the bytes; 0: none does."""
 
     def goes_through(batch: int) -> bool:
-        return model.run([(batch, length)] * 3, memory(capacity)).died is None
+        return model.run([(batch, length)] * model.settled, memory(capacity)).died is None
 
     if not goes_through(1):
         return 0

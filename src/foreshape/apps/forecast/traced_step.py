@@ -32,6 +32,11 @@ _FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode
 _LOCK: Final = threading.RLock()
 """One trace at a time: it changes torch's default type, the constructor of autocast, warnings and a logger for all threads."""
 
+_MOST_REPEATED: Final = 32
+_FEW_REPEATED: Final = 8
+_LITTLE: Final = 1 << 16
+"""Up to so many bytes, as of a list of losses, fewer steps are repeated to see whether a later one frees them."""
+
 
 class Settings(NamedTuple):
     """A training loop, as `foreshape.forecast` takes it."""
@@ -54,6 +59,8 @@ class Settings(NamedTuple):
 def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: int | None = None) -> Record:
     """Return the record of a step for each of these batch sizes and lengths; only so many first ones are updates, for these do not depend on the sizes.
 
+    The last of these is repeated where a module keeps tensors of more steps, until a step frees as many as it leaves.
+
     Raises:
         MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
         SchemaError: the example has no tensors.
@@ -74,12 +81,12 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
                 stack.enter_context(cuda_autocast())
             stack.enter_context(recorder)
             run.build()
+            run.mark()
             for number, (batch, length) in enumerate(sizes):
-                recorder.settle()
-                recorder.record.mark()
                 run.step(batch, length, is_update=updates is None or number < updates or settings.zero_grad == "end")
-            recorder.settle()
-            recorder.record.mark()
+                run.mark()
+                if number + 1 == updates:
+                    run.repeat(batch, length)
             recorder.is_on = False
         except (MemoryPlanError, SchemaError):
             raise
@@ -193,6 +200,22 @@ class _TracedRun:
         return out
 
     # --- a step
+
+    def mark(self) -> None:
+        """End a step, and begin the next."""
+        self.recorder.settle()
+        self.recorder.record.mark()
+
+    def repeat(self, batch: int, length: int | None) -> None:
+        """Run more updates as long as each leaves more tensors behind, and two behind the first that does not."""
+        record, further = self.recorder.record, 2
+        while (growth := record.growth()) or (record.repeated and further):
+            if growth and record.repeated >= (_MOST_REPEATED if growth > _LITTLE else _FEW_REPEATED):
+                return
+            further = 2 if growth else further - 1
+            self.step(batch, length, is_update=True)
+            self.mark()
+            record.repeated += 1
 
     def step(self, batch: int, length: int | None, *, is_update: bool) -> None:
         """Run one update, of its batches; without ``is_update`` up to it."""
