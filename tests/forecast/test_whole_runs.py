@@ -130,7 +130,7 @@ def test_results_kept_for_some_steps_are_freed_at_their_time(steps: int) -> None
 
     kib = [fs.forecast(partial(Keeping, n), example, batch=256, **options).allocated >> 10 for n in (steps, steps + 1)]
     assert kib[1] - kib[0] == 256
-    plan = [100, 200, 256, 50, 400, 300] * 4
+    plan = [400, 380, 390, 370, 395] * 5
     forecast = fs.forecast(lambda: Keeping(steps), example, lengths=[(rows, 1) for rows in plan], **options)
     plain = fs.forecast(lambda: Keeping(1), example, lengths=[(rows, 1) for rows in plan], **options)
     for number in range(steps, len(plan)):
