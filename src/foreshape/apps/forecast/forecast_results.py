@@ -73,9 +73,10 @@ class Largest(NamedTuple):
     """The largest sizes within the available bytes, by the safe figure.
 
     Attributes:
-        batch: the largest batch at the longest length; 0: not even one example fits.
+        batch: the largest batch at the longest length, at least that of a run that fits; 0: not even one example fits.
         length: this length; None where batches have none.
-        tokens: the largest token budget: padded tokens of a batch, at every length of the list; None without lengths.
+        tokens: the largest token budget: padded tokens of a batch, at every length of the list, in its order and three shuffled ones. 0: no budget for the
+            longest length goes through them all; None without lengths.
     """
 
     batch: int
@@ -143,7 +144,7 @@ class Forecast:
             step = self.steps[self.dies_at]
             lines.append(f"  batch {self.dies_at} dies first: {_sizes(step.batch, step.length)}")
         if self.largest is not None:
-            tokens = f", or {self.largest.tokens} padded tokens of any length" if self.largest.tokens is not None else ""
+            tokens = f", or {self.largest.tokens} padded tokens of any length" if self.largest.tokens else ""
             lines.append(f"  the largest that fits: {_sizes(self.largest.batch, self.largest.length)}{tokens}")
         if self.peak_tensors and tensors:
             lines += ["  at the peak:", *(f"    {tensor}" for tensor in self.peak_tensors[:tensors])]

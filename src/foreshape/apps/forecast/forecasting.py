@@ -193,7 +193,7 @@ class _Forecaster:
             available=self.available,
             fits=verdict.fits,
             dies_at=verdict.died,
-            largest=largest_sizes(model, batches, self.memory, int(self.available / SAFETY)) if self.is_resizable else None,
+            largest=largest_sizes(model, batches, self.memory, int(self.available / SAFETY), fits=verdict.fits) if self.is_resizable else None,
             advice=tuple(self.advice(model, batches, verdict)) if advice and not verdict.fits else (),
             notes=tuple(self.notes(model, batches, verdict)),
         )

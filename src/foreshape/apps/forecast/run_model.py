@@ -201,7 +201,7 @@ class RunModel:
                 if len(batches) > _MANY:
                     tensors = tensor_peaks.setdefault((batch, length), template.tensor_peak(sizes))
                     if is_steady and number > 2 and tensors < _SMALL * greatest:
-                        memo[key] = fixed + tensors, allocator.reserved
+                        memo[key] = fixed + tensors, max(allocator.reserved, fixed + tensors)
                         steps.append(StepPeak(batch, length or None, *memo[key]))
                         continue
                     greatest = max(greatest, tensors)
