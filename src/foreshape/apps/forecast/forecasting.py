@@ -184,6 +184,7 @@ class _Forecaster:
             allocated=result.allocated,
             reserved=result.reserved,
             safe=verdict.safe,
+            unlimited=verdict.unlimited,
             range=verdict.range,
             outside=self.outside,
             steps=tuple(result.steps),
@@ -230,9 +231,13 @@ class _Forecaster:
             out.append("batch 0 comes again at the end, as in a second epoch: it is the greatest, and gradients and states are there by then")
         if verdict.unlimited > verdict.result.reserved:
             words = f"without a limit torch would reserve {byte_text(verdict.unlimited)}: within {byte_text(self.available)} it releases idle segments"
-            out.append(f"{words} {verdict.result.retries} times, which costs time; expandable segments may not need it")
+            times = "once" if verdict.result.retries == 1 else f"{verdict.result.retries} times"
+            out.append(f"{words} {times}, which costs time; expandable segments may not need it")
         if self.settings.card is None:
             return [*out, "bytes of tensors on the processor; memory that kernels take for themselves is left out"]
+        if self.card.capability < (8, 0) and "bf16" in self.settings.precision:
+            version = ".".join(map(str, self.card.capability))
+            out.append(f"bf16 is emulated on {self.card.name} of capability {version}, and slow; cards from 8.0 on compute it, and this one computes fp16")
         out.append("modelled, not measured: segments, the context, workspaces of cuBLAS in autograd's thread")
         names = {note.name for note in model.steady.notes}
         if "cuDNN" in names:

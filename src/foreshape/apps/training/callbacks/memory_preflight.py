@@ -136,6 +136,7 @@ class Preflight(ConstructorRepr):
             SchemaError: a setting is wrong, the batches cannot be read, or no ``device`` is named on a machine without a GPU.
         """
         from foreshape.apps.forecast import forecast
+        from foreshape.apps.forecast.forecast_results import reserved_text
         from foreshape.apps.training.callbacks.coming_batches import coming_batches
 
         device = _this_card() if self.device is None else self.device
@@ -160,7 +161,7 @@ class Preflight(ConstructorRepr):
         if prediction.dies_at is not None:
             raise MemoryPlanError(_refusal(prediction, batches))
         if not prediction.fits:
-            words = f"{byte_text(prediction.reserved)} expected, {byte_text(prediction.safe)} safe, {byte_text(prediction.available)} there"
+            words = f"{byte_text(prediction.available)} are free for torch, which reserves {reserved_text(prediction)}"
             _warn(f"this run may not fit on {prediction.card.name}: {words}")
         return prediction
 
@@ -191,7 +192,10 @@ def _refusal(prediction: Forecast, batches: ComingBatches | None) -> str:
         lines.append(f"    would fit: {largest.batch} example{'' if largest.batch == 1 else 's'}{at_length}{tokens}")
     elif largest is not None:
         lines.append("    not even one example fits")
-    lines += [f"    would help: {advice}" for advice in prediction.advice]
+    helpful = [advice for advice in prediction.advice if advice.fits]
+    lines += [f"    would help: {advice}" for advice in helpful]
+    if not helpful:
+        lines += [f"    would help, all together: {advice}" for advice in prediction.advice if " + " in advice.change]
     return "\n".join(lines)
 
 
