@@ -11,7 +11,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator, PlainMemory
-from foreshape.apps.forecast.cards import Card, card_of
+from foreshape.apps.forecast.cards import Card, card_of, limit_of
 from foreshape.apps.forecast.example_sizes import resized, traced_sizes
 from foreshape.apps.forecast.forecast_results import Advice, Forecast
 from foreshape.apps.forecast.helpful_changes import Change, helpful_changes
@@ -20,7 +20,7 @@ from foreshape.apps.forecast.run_model import RunModel, UnsteadyError
 from foreshape.apps.forecast.run_verdict import RunVerdict, run_verdict
 from foreshape.apps.forecast.safe_figures import SAFETY, largest_sizes
 from foreshape.apps.forecast.size_formulas import Sizes
-from foreshape.compiler.memory import byte_text, bytes_of
+from foreshape.compiler.memory import byte_text
 from foreshape.errors import ForeshapeError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list
 
@@ -118,11 +118,12 @@ def forecast(
     )
     outside = card.context + (NCCL_BYTES if groups is not None and not on_processor else 0)
     free = max(0, card.total - outside)
-    available = free if limit is None else min(free, bytes_of(limit))
+    allowed = free if limit is None else limit_of(limit)
+    available = min(free, allowed)
     config = AllocatorConfig.parse(allocator)._replace(by_fraction=limit is not None and available < free)
     prediction = _Forecaster(settings, card, batches, is_resizable, config, available, outside).forecast(advice)
-    if limit is not None and bytes_of(limit) > free:
-        words = f"the limit of {byte_text(bytes_of(limit))} is above the free bytes of {card.name}: {byte_text(free)} are taken for it"
+    if allowed > free:
+        words = f"the limit of {byte_text(allowed)} is above the free bytes of {card.name}: {byte_text(free)} are taken for it"
         return dataclasses.replace(prediction, notes=(words, *prediction.notes))
     return prediction
 
