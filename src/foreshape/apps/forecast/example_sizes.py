@@ -53,16 +53,19 @@ def _fitted(value: Any, axis: int, size: int) -> Any:
 def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int, multiple: int = 1) -> list[Sizes]:
     """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, as the points of the formulas and a check.
 
-    Their lengths are those of the run, or a little longer: shorter than the largest one's by a multiple. Of sizes that can be chosen a batch has at least two
-    examples: operators broadcast and copy an axis of one example otherwise than all others.
+    Their lengths are those of the run, or a little longer: shorter than the largest one's by a multiple. Batches have at least two examples if any batch of the
+    run does, and all have one if not: operators broadcast and copy an axis of one example otherwise than all others.
     """
     rows, columns = max(batches, key=lambda size: size[0] * max(size[1], 1))
     if not is_resizable:
         return [(rows, columns)] * equal
-    rows = max(rows, 2)
+    is_single = all(number == 1 for number, _ in batches)
+    rows = rows if is_single else max(rows, 2)
     sizes = [(rows, columns)] * equal
     lengths = sorted({length for _, length in batches if length > 1} - {columns})
     if not lengths:
-        return [*sizes, (rows + 1, columns), (rows + 3, columns)]
+        return sizes if is_single else [*sizes, (rows + 1, columns), (rows + 3, columns)]
     second, third = (columns - (columns - lengths[len(lengths) // part]) // multiple * multiple for part in (2, 4))
+    if is_single:
+        return [*sizes, (rows, second), (rows, third)]
     return [*sizes, (rows + 1, columns), (rows, second), (rows + 2, third)]

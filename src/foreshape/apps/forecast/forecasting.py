@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator, PlainMemory
 from foreshape.apps.forecast.cards import Card, card_of, limit_of
 from foreshape.apps.forecast.example_sizes import resized, traced_sizes
-from foreshape.apps.forecast.forecast_results import Advice, Forecast
+from foreshape.apps.forecast.forecast_results import Advice, Forecast, Largest
 from foreshape.apps.forecast.helpful_changes import Change, helpful_changes
 from foreshape.apps.forecast.parallel import NCCL_BYTES, parallel_settings
 from foreshape.apps.forecast.run_model import RunModel, UnsteadyError
@@ -21,7 +21,7 @@ from foreshape.apps.forecast.run_verdict import RunVerdict, run_verdict
 from foreshape.apps.forecast.safe_figures import SAFETY, largest_sizes
 from foreshape.apps.forecast.size_formulas import Sizes
 from foreshape.compiler.memory import byte_text
-from foreshape.errors import ForeshapeError, SchemaError
+from foreshape.errors import ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class _Forecaster:
             available=self.available,
             fits=verdict.fits,
             dies_at=verdict.died,
-            largest=largest_sizes(model, batches, self.memory, int(self.available / SAFETY), fits=verdict.fits) if self.is_resizable else None,
+            largest=self.largest(model, batches, verdict.fits),
             advice=tuple(self.advice(model, batches, verdict)) if advice and not verdict.fits else (),
             notes=tuple(self.notes(model, batches, verdict)),
         )
@@ -203,6 +203,17 @@ class _Forecaster:
     def memory(self, capacity: int | None = None, **changes: Any) -> Any:
         """Return an empty memory of the device."""
         return PlainMemory(capacity) if self.settings.card is None else CachingAllocator(self.config._replace(capacity=capacity, **changes))
+
+    def largest(self, model: RunModel, batches: Sequence[Sizes], fits: bool) -> Largest | None:
+        """Return the largest sizes; None where the module takes one batch size alone."""
+        if not self.is_resizable:
+            return None
+        if all(rows == 1 for rows, _ in batches):  # a step of one example says nothing about more
+            try:
+                model = modelled(self.settings, [(2, columns) for _, columns in batches], self.is_resizable)
+            except MemoryPlanError:
+                return None
+        return largest_sizes(model, batches, self.memory, int(self.available / SAFETY), fits=fits)
 
     def advice(self, model: RunModel, batches: Sequence[Sizes], verdict: RunVerdict) -> list[Advice]:
         """Return helpful changes: sufficient ones first, then the greatest saving."""

@@ -20,7 +20,7 @@ from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast, no_packed_sequences
 from foreshape.apps.forecast.gathered_units import GatheredUnits
 from foreshape.apps.forecast.gradient_buckets import GradientBuckets
-from foreshape.apps.forecast.optimizers import build_optimizer
+from foreshape.apps.forecast.optimizers import build_optimizer, update
 from foreshape.apps.forecast.parallel import ParallelSettings
 from foreshape.apps.forecast.record import Record
 from foreshape.apps.forecast.recorder import Recorder, line_of
@@ -308,7 +308,7 @@ class _TracedRun:
         if settings.clip:
             torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), 1.0, foreach=settings.card is not None or None)
         with contextlib.nullcontext() if self.lower is None else torch.autocast("cpu", enabled=False):
-            self.optimizer.step()
+            update(self.optimizer)
         for slot in unscaling:
             recorder.record.free(slot)
 
