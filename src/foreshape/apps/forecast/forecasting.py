@@ -8,21 +8,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from foreshape.apps.forecast.caching_allocator import AllocatorConfig, CachingAllocator, PlainMemory
 from foreshape.apps.forecast.cards import Card, card_of, limit_of
 from foreshape.apps.forecast.example_sizes import resized, traced_sizes
 from foreshape.apps.forecast.forecast_results import Advice, Forecast, Largest
 from foreshape.apps.forecast.helpful_changes import Change, helpful_changes
-from foreshape.apps.forecast.parallel import NCCL_BYTES, parallel_settings
+from foreshape.apps.forecast.parallel import NCCL_BYTES, is_names, parallel_settings, positive
 from foreshape.apps.forecast.run_model import RunModel, UnsteadyError
 from foreshape.apps.forecast.run_verdict import RunVerdict, run_verdict
 from foreshape.apps.forecast.safe_figures import SAFETY, largest_sizes
 from foreshape.apps.forecast.size_formulas import Sizes
 from foreshape.compiler.memory import byte_text
 from foreshape.errors import ForeshapeError, MemoryPlanError, SchemaError
-from foreshape.interop.torch.untyped_torch import is_list
+from foreshape.interop.torch.untyped_torch import is_list, is_of
 
 if TYPE_CHECKING:
     import torch
@@ -92,12 +92,21 @@ def forecast(
     """
     from foreshape.apps.forecast import traced_step
 
-    if isinstance(accumulate, bool) or accumulate < 1:
-        raise SchemaError.must("accumulate", "at least 1", accumulate)
+    positive("accumulate", accumulate)
     if precision not in get_args(Precision):
+        likely = [name for name in get_args(Precision) if name.startswith(f"{precision}-")]
+        if likely:
+            raise SchemaError.must(
+                "precision", f"one of {', '.join(map(repr, get_args(Precision)))}", repr(precision), hint=f": did you mean {' or '.join(map(repr, likely))}?"
+            )
         raise SchemaError.one_of("precision", get_args(Precision), precision)
     if zero_grad not in _ZERO_GRAD:
         raise SchemaError.one_of("zero_grad", _ZERO_GRAD, zero_grad)
+    if not is_of(allocator, str):
+        raise SchemaError.must("allocator", "a text as PYTORCH_CUDA_ALLOC_CONF has it", repr(allocator)[:100])
+    if not isinstance(checkpointing, bool) and (isinstance(checkpointing, str) or not is_names(checkpointing)):
+        hint = f": did you mean [{checkpointing!r}]?" if isinstance(checkpointing, str) else ""
+        raise SchemaError.must("checkpointing", "True, or a list of names of modules", repr(checkpointing)[:100], hint=hint)
     batches, factory, is_resizable = _batches(example, lengths, batch)
     on_processor = isinstance(device, str) and device.lower() == "cpu"
     card = _processor() if on_processor else card_of(device)
@@ -132,8 +141,9 @@ def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes]
     """Return the sizes of the run, a function from sizes to a batch, and whether it takes other sizes than these."""
     if example is None:
         raise SchemaError("forecast needs an example: a batch, or a function from a batch size and a length to one")
-    if batch is not None and (isinstance(batch, bool) or batch < 1):
-        raise SchemaError.must("batch", "at least 1", batch)
+    if batch is not None:
+        positive("batch", batch)
+        batch = index(batch)
     if callable(example) and not hasattr(example, "shape"):
         factory: Any = example
         rows, columns, is_resizable = batch, None, True
@@ -145,7 +155,7 @@ def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes]
             raise SchemaError("an example by a function needs batch=, or lengths= as pairs of a batch size and a length")
         return [(rows, 0)] * 3, factory, is_resizable
     sizes: list[Sizes] = []
-    for number, value in enumerate(lengths):
+    for number, value in enumerate(_listed(lengths)):
         pair: Any = value if is_list(value) else (rows, value)
         if len(pair) != 2 or any(not hasattr(part, "__index__") or isinstance(part, bool) for part in pair):
             raise SchemaError.must(
@@ -163,6 +173,14 @@ def _batches(example: Any, lengths: Any, batch: int | None) -> tuple[list[Sizes]
     if not is_resizable or (columns is None and not callable(example)):
         raise SchemaError("lengths need an example by a function from a batch size and a length, or tensors with the batch and the length as first axes")
     return sizes, factory, is_resizable
+
+
+def _listed(lengths: Any) -> list[Any]:
+    """Return the batches of a list, or of an array or a tensor of numbers or of pairs."""
+    values: Any = lengths.tolist() if hasattr(lengths, "tolist") else lengths
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise SchemaError.must("lengths", "a list of lengths, or of pairs of a batch size and a length", repr(values)[:100])
+    return [value.tolist() if hasattr(value, "tolist") else value for value in cast("Iterable[Any]", values)]
 
 
 def _processor() -> Card:

@@ -24,6 +24,7 @@ from foreshape.apps.forecast.optimizers import build_optimizer, update
 from foreshape.apps.forecast.parallel import ParallelSettings
 from foreshape.apps.forecast.record import Record
 from foreshape.apps.forecast.recorder import Recorder, line_of
+from foreshape.core.hints import did_you_mean
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 
@@ -146,6 +147,9 @@ class _TracedRun:
         parallel = settings.parallel
         if parallel is not None and parallel.kind == "fsdp":
             modules = dict(self.module.named_modules())
+            unknown = [name for name in parallel.units if name not in modules]
+            if unknown:
+                raise SchemaError.must("units of fsdp", "names of modules", ", ".join(unknown), hint=did_you_mean(unknown[0], modules))
             self.units = GatheredUnits(recorder, self.module, parallel, {name: modules[name] for name in parallel.units or block_names(self.module)})
             parameters = self.units.shards
         for name, parameter in parameters.items():

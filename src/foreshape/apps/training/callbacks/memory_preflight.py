@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from foreshape.compiler.memory import byte_text
@@ -44,12 +44,7 @@ class Preflight(ConstructorRepr):
     """
 
     def __init__(self, device: str | int | Card | None = None, *, example: Any = None, lengths: Sequence[Any] | None = None, **settings: Any) -> None:
-        from foreshape.apps.forecast import forecast
-
-        names = inspect.signature(forecast).parameters
-        for name in settings:
-            if name not in names:
-                raise SchemaError(f"Preflight takes device=, and settings of fs.forecast; seen {name}={did_you_mean(name, names)}")
+        _refuse_unknown("Preflight takes device=, and", settings)
         self.device, self.example, self.settings = device, example, settings
         self.lengths = lengths
         self.forecast: Forecast | None = None
@@ -139,6 +134,7 @@ class Preflight(ConstructorRepr):
         from foreshape.apps.forecast.forecast_results import reserved_text
         from foreshape.apps.training.callbacks.coming_batches import coming_batches
 
+        _refuse_unknown("Preflight.check takes", settings)
         device = _this_card() if self.device is None else self.device
         batches: ComingBatches | None = None
         example, lengths = self.example, self.lengths
@@ -164,6 +160,15 @@ class Preflight(ConstructorRepr):
             words = f"{byte_text(prediction.available)} are free for torch, which reserves {reserved_text(prediction)}"
             _warn(f"this run may not fit on {prediction.card.name}: {words}")
         return prediction
+
+
+def _refuse_unknown(words: str, settings: Iterable[str]) -> None:
+    from foreshape.apps.forecast import forecast
+
+    names = inspect.signature(forecast).parameters
+    for name in settings:
+        if name not in names:
+            raise SchemaError(f"{words} settings of fs.forecast; seen {name}={did_you_mean(name, names)}")
 
 
 def _imported(name: str) -> Any:
