@@ -224,12 +224,14 @@ class _Forecaster:
 
     def largest(self, model: RunModel, batches: Sequence[Sizes], fits: bool) -> Largest | None:
         """Return the largest sizes; None where the module takes one batch size alone."""
-        if not self.is_resizable:
+        if not self.is_resizable or model.has_rows:
             return None
         if all(rows == 1 for rows, _ in batches):  # a step of one example says nothing about more
             try:
                 model = modelled(self.settings, [(2, columns) for _, columns in batches], self.is_resizable)
             except MemoryPlanError:
+                return None
+            if model.has_rows:
                 return None
         return largest_sizes(model, batches, self.memory, int(self.available / SAFETY), fits=fits)
 
@@ -255,6 +257,8 @@ class _Forecaster:
         out: list[str] = []
         if model.growth > 1 << 16:
             out.append(f"each step leaves {byte_text(model.growth)} behind for good, so that a longer run takes more")
+        if model.has_rows:
+            out.append("the module cannot run on other numbers of examples than these: the largest batch is not known")
         if model.span > 1:
             out.append(f"the module keeps tensors for {model.span} steps")
         if len(batches) > len(self.batches) and model.span < 2:
@@ -297,8 +301,18 @@ _PADDED: Final = 16
 
 
 def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> RunModel:
-    """Return the model of a run over these batches, from a few traced steps; from others again where some sizes have other operators than the largest."""
-    model = _modelled(settings, batches, is_resizable)
+    """Return the model of a run over these batches, from a few traced steps; from others again where some sizes have other operators than the largest.
+
+    A module for one number of examples alone is traced with it.
+    """
+    try:
+        model = _modelled(settings, batches, is_resizable)
+    except MemoryPlanError:
+        if not is_resizable or len({rows for rows, _ in batches}) > 1:
+            raise
+        with contextlib.suppress(MemoryPlanError):
+            return _modelled(settings, batches, is_resizable=len({columns for _, columns in batches}) > 1, has_rows=True)
+        raise
     if model.differing and len({columns for _, columns in batches}) > 1:
         again = _modelled(settings, batches, is_resizable, _PADDED)
         if again.differing < model.differing:
@@ -307,14 +321,14 @@ def modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool) -> Run
     return model
 
 
-def _modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool, multiple: int = 1) -> RunModel:
+def _modelled(settings: Any, batches: Sequence[Sizes], is_resizable: bool, multiple: int = 1, *, has_rows: bool = False) -> RunModel:
     from foreshape.apps.forecast import traced_step
 
     for equal in (2, 3):
         if equal == 2 and (not is_resizable or settings.parallel is not None):  # DDP builds its buckets anew in the second step
             continue
-        sizes = traced_sizes(batches, is_resizable, equal, multiple)
+        sizes = traced_sizes(batches, is_resizable, equal, multiple, has_rows=has_rows)
         record = traced_step.trace(settings, [(rows, columns or None) for rows, columns in sizes], equal)
         with contextlib.suppress(UnsteadyError):
-            return RunModel(record, [*sizes[:1] * record.repeated, *sizes])
+            return RunModel(record, [*sizes[:1] * record.repeated, *sizes], has_rows=has_rows)
     raise AssertionError("three equal steps are steady")

@@ -127,9 +127,11 @@ class RunModel:
     Args:
         record: of steps at one size, then one step at each other size.
         points: the sizes of the steps.
+        has_rows: the module takes no other number of examples.
     """
 
-    def __init__(self, record: Record, points: Sequence[Sizes]) -> None:
+    def __init__(self, record: Record, points: Sequence[Sizes], *, has_rows: bool = False) -> None:
+        self.has_rows = has_rows
         self.setup, *steps = templates(record)
         equal = next((n for n, size in enumerate(points) if size != points[0]), len(points))
         steady = steps[equal - 1]

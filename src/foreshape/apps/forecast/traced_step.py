@@ -22,6 +22,7 @@ from foreshape.apps.forecast.gathered_units import GatheredUnits
 from foreshape.apps.forecast.gradient_buckets import GradientBuckets
 from foreshape.apps.forecast.optimizers import build_optimizer, update
 from foreshape.apps.forecast.parallel import ParallelSettings
+from foreshape.apps.forecast.processor_modes import OnProcessor, callers_modes_left, casts_in_place, plain_tensors
 from foreshape.apps.forecast.record import Record
 from foreshape.apps.forecast.recorder import Recorder, line_of
 from foreshape.core.hints import did_you_mean
@@ -69,6 +70,7 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
     recorder = Recorder(Workspaces(settings.card) if settings.card is not None else None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_LOCK)
+        stack.enter_context(callers_modes_left())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of tensors without numbers, and of autocast on the processor
@@ -77,6 +79,8 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
         run = _TracedRun(settings, recorder, mode)
         stack.enter_context(no_packed_sequences(run.has_positions))
         try:
+            if settings.card is not None or settings.optimizer is not None:  # without gradients torch's layers have faster ways where no mode is on
+                stack.enter_context(OnProcessor())
             if settings.card is not None:
                 stack.enter_context(CudaChoices(settings.card, recorder))
                 stack.enter_context(cuda_autocast())
@@ -154,7 +158,7 @@ class _TracedRun:
             parameters = self.units.shards
         for name, parameter in parameters.items():
             recorder.count(parameter, "parameter", name)
-        for name, buffer in self.module.named_buffers():
+        for name, buffer in [*self.module.named_buffers(), *plain_tensors(self.module)]:
             recorder.count(buffer, "buffer", name)
         _checkpoint(self.module, settings.checkpointing)
         self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -176,7 +180,8 @@ class _TracedRun:
             if self.dtype is not None:
                 torch.set_default_dtype(self.dtype)
             try:
-                module = original()
+                with OnProcessor(), casts_in_place():
+                    module = original()
             finally:
                 torch.set_default_dtype(default)
             if not isinstance(module, torch.nn.Module):
@@ -186,9 +191,9 @@ class _TracedRun:
             self._original = original
         memo: dict[int, Any] = {}
         storages: dict[int, Any] = {}
-        tensors = [*original.parameters(), *original.buffers()]
-        for tensor in tensors:
-            memo[id(tensor)] = self._empty(tensor, storages)
+        for tensor in [*original.parameters(), *original.buffers(), *(tensor for _, tensor in plain_tensors(original))]:
+            if id(tensor) not in memo:
+                memo[id(tensor)] = self._empty(tensor, storages)
         return copy.deepcopy(original, memo)
 
     def _empty(self, tensor: Any, storages: dict[int, Any]) -> Any:
@@ -243,7 +248,8 @@ class _TracedRun:
         """Copy a batch to the card; the last one lives until the new one is there."""
         self.recorder.phase = "input"
         self.recorder.is_on = False
-        loaded = self.settings.example(batch, length)
+        with OnProcessor():
+            loaded = self.settings.example(batch, length)
         self.recorder.is_on = True
         values, form = pytree().tree_flatten(loaded)
         if not any(isinstance(value, torch.Tensor) for value in values):
@@ -261,7 +267,7 @@ class _TracedRun:
         if not isinstance(value, torch.Tensor):
             return value
         is_cast = self.dtype is not None and value.is_floating_point()
-        return torch.empty_like(value, dtype=self.dtype if is_cast else value.dtype)
+        return torch.empty_like(value, dtype=self.dtype if is_cast else value.dtype, device="cpu")
 
     def _forward(self, keep: bool) -> Any:
         if self.buckets is not None:
