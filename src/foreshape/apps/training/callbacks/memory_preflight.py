@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 _PRECISIONS: Final = {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "16-true": "fp16"}
 _DIVIDED: Final = "Preflight does not look behind FSDP and DeepSpeed, which hold the parameters in parts: ask fs.forecast(..., fsdp=...) before the launch"
+_FIRST_ALONE: Final = (
+    "the lengths of the coming batches are not known, so that one batch stands for all, and a longer one may die; "
+    "a column or attribute `lengths` of the data tells them, or example= and lengths="
+)
 _UNLOADED_KERNELS: Final = 200 << 20
 """Bytes of kernels that are loaded in the first step (modelled: no card was measured)."""
 
@@ -31,7 +36,7 @@ class Preflight(ConstructorRepr):
 
     It is for the trainers of others, not for `foreshape.train`: `for_transformers` and `for_lightning` make a callback of each; `check` does the same in a
     loop of one's own. Lengths of the batches are read from the data loader where that costs little: a column or attribute ``length`` or ``lengths`` of
-    its data, or examples in a list. Otherwise the first batch stands for all. In an order at random the longest examples are still met: the error names them.
+    its data, or examples in a list. Otherwise the first batch stands for all, with a warning. In an order at random the longest examples are still met: the error names them.
 
     Args:
         device: as `foreshape.forecast` takes it; by default this machine's GPU, with the bytes that are free on it.
@@ -153,6 +158,9 @@ class Preflight(ConstructorRepr):
         finally:
             for part, mode in modes.items():
                 part.training = mode
+        if batches is not None and batches.is_first_alone:
+            prediction = dataclasses.replace(prediction, notes=(_FIRST_ALONE, *prediction.notes))
+            _warn(f"Preflight: {_FIRST_ALONE}")
         self.forecast = prediction
         if prediction.dies_at is not None:
             raise MemoryPlanError(_refusal(prediction, batches))
