@@ -36,7 +36,8 @@ class Preflight(ConstructorRepr):
 
     It is for the trainers of others, not for `foreshape.train`: `for_transformers` and `for_lightning` make a callback of each; `check` does the same in a
     loop of one's own. Lengths of the batches are read from the data loader where that costs little: a column or attribute ``length`` or ``lengths`` of
-    its data, or examples in a list. Otherwise the first batch stands for all, with a warning. In an order at random the longest examples are still met: the error names them.
+    its data, or examples in a list. Otherwise the first batch stands for all, with a warning. In an order at random the longest examples are still met:
+    the error names them.
 
     Args:
         device: as `foreshape.forecast` takes it; by default this machine's GPU, with the bytes that are free on it.
