@@ -64,7 +64,8 @@ def forecast(
         example: a batch as the data loader gives it, or a function from a batch size and a length to one. The length is None where ``lengths`` is.
             A batch is a tensor, a tuple of the module's arguments, or a dict of them; with a ``loss`` it is a pair of such a batch and the target. Of tensors
             instead of a function, the first axis is the batch and all axes as long as the first tensor's second one are the length.
-        lengths: the batches of the run in their order: pairs of a batch size and a length, or lengths alone, with ``batch`` examples each.
+        lengths: the batches of the run in their order: pairs of a batch size and a length, or lengths alone, with ``batch`` examples each;
+            an array or a tensor of them too.
         batch: the batch size of an example by a function, and of ``lengths`` without one.
         loss: a function from the module's result and the target to a number. Without it the result is the loss, has it as ``.loss`` or ``["loss"]``,
             or its mean is.
