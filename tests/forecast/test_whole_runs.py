@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from support.small_texts import Texts, batch, entropy
+from torch import nn
 
 import foreshape as fs
+from foreshape.compiler.memory import byte_text
 
 
 def test_a_first_batch_that_is_the_greatest_comes_again_with_states() -> None:
@@ -67,3 +74,73 @@ def test_buckets_built_anew_are_listed_once() -> None:
     forecast = fs.forecast(net, batch(1, 4), loss=entropy, optimizer="SGD", ddp={"bucket_cap_mb": 1})
     size = sum(p.numel() * 4 for p in net.parameters())
     assert sum(tensor.bytes for tensor in forecast.peak_tensors if tensor.name == "bucket") == size
+
+
+def test_batches_of_one_example_have_a_largest_batch() -> None:
+    """Operators broadcast an axis of one example, so that bytes of a step with one say nothing about more."""
+    options: dict[str, Any] = {"loss": entropy, "device": "A100-80GB", "limit": "96MiB", "advice": False}
+    one, two = (fs.forecast(Texts(words=4000), batch, lengths=[(rows, 300)] * 3, **options) for rows in (1, 2))
+    assert one.largest == two.largest and one.largest is not None and 1 < one.largest.batch < 64
+    assert one.allocated < two.allocated
+
+
+@pytest.mark.parametrize("device", ["RTX3060", "cpu"])
+def test_a_limit_above_the_free_bytes_is_cut_to_them(device: str) -> None:
+    free, limited, less = (fs.forecast(Texts(), batch(2, 16), loss=entropy, device=device, limit=limit) for limit in (None, "900TiB", "1GiB"))
+    assert limited.available == free.available > less.available == 1 << 30
+    assert limited.notes == (f"the limit of 900 TiB is above the free bytes of {device}: {byte_text(free.available)} are taken for it", *free.notes)
+    assert (limited.steps, limited.fits) == (free.steps, free.fits) and less.notes == free.notes
+
+
+def test_forecasts_in_threads_leave_torch_as_it_was() -> None:
+    def state() -> list[Any]:
+        logger = logging.getLogger("torch._subclasses.fake_tensor")
+        return [torch.get_default_dtype(), torch.amp.autocast_mode.autocast.__init__, logger.disabled, list(warnings.filters)]
+
+    def one(precision: Any) -> fs.Forecast:
+        return fs.forecast(lambda: Texts(layers=2), batch, lengths=[(2, 16), (3, 24)], loss=entropy, precision=precision, advice=False)
+
+    before, precisions = state(), ["amp-bf16", "bf16", "fp32"] * 3
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(one, precisions))
+    assert state() == before
+    assert [f.steps for f in together] == [one(precision).steps for precision in precisions]
+
+
+class Keeping(nn.Module):
+    """A layer that keeps its results of so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.layer, self.steps, self.kept = nn.Linear(256, 256), steps, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        self.kept = [*self.kept, y.detach() * 2][-self.steps :]
+        return y.square().mean()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 9])
+def test_results_kept_for_some_steps_are_freed_at_their_time(steps: int) -> None:
+    """Of equal batches and of others, whose results have other sizes than those of the step that frees them."""
+    options: dict[str, Any] = {"optimizer": "SGD", "device": "cpu", "advice": False}
+
+    def example(rows: int, _: int | None) -> torch.Tensor:
+        return torch.zeros(rows, 256)
+
+    kib = [fs.forecast(partial(Keeping, n), example, batch=256, **options).allocated >> 10 for n in (steps, steps + 1)]
+    assert kib[1] - kib[0] == 256
+    plan = [400, 380, 390, 370, 395] * 5
+    forecast = fs.forecast(lambda: Keeping(steps), example, lengths=[(rows, 1) for rows in plan], **options)
+    plain = fs.forecast(lambda: Keeping(1), example, lengths=[(rows, 1) for rows in plan], **options)
+    for number in range(steps, len(plan)):
+        assert forecast.steps[number].allocated - plain.steps[number].allocated == sum(plan[number - steps + 1 : number]) * 1024
+    assert (f"the module keeps tensors for {steps} steps" in forecast.notes) == (steps > 1)
+    assert fs.forecast(lambda: Keeping(steps), example, lengths=[(rows, 1) for rows in plan]).peak_tensors[0].bytes > 0
+
+
+def test_tensors_kept_for_good_grow_with_the_run() -> None:
+    options: dict[str, Any] = {"optimizer": "SGD", "device": "cpu", "advice": False}
+    short, long = (fs.forecast(lambda: Keeping(1000), torch.zeros(256, 256), lengths=[256] * n, batch=256, **options) for n in (5, 450))
+    assert long.allocated - short.allocated == 445 * 256 * 1024
+    assert long.notes[0] == "each step leaves 256 KiB behind for good, so that a longer run takes more"

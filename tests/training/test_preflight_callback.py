@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import warnings
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -187,6 +188,27 @@ def test_batches_without_lengths_are_as_the_first_and_unreadable_ones_are_refuse
         coming_batches(loader(Stream()))
     with pytest.raises(fs.SchemaError, match="can be read once alone"):
         coming_batches(torch.utils.data.DataLoader(DATA, batch_sampler=iter([[0, 1]]), collate_fn=collated))  # type: ignore[arg-type]
+
+
+def test_a_check_by_the_first_batch_alone_warns() -> None:
+    class Numbered(torch.utils.data.Dataset[torch.Tensor]):
+        def __getitem__(self, number: int) -> torch.Tensor:
+            return DATA[number]
+
+        def __len__(self) -> int:
+            return len(DATA)
+
+    callback = Preflight("24GiB", advice=False)
+    with pytest.warns(fs.ForeshapeWarning, match="Preflight: the lengths of the coming batches are not known, so that one batch stands for all"):
+        prediction = callback.check(Net(), loader(Numbered()))
+    assert prediction is not None and prediction is callback.forecast and "one batch stands for all" in prediction.notes[0]
+    known = callback.check(Net(), loader())
+    assert known is not None and "one batch" not in known.notes[0]
+    equal = torch.utils.data.TensorDataset(torch.ones(8, 30, dtype=torch.long))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alike = callback.check(Net(), torch.utils.data.DataLoader(equal, batch_size=2))
+    assert alike is not None and "one batch" not in alike.notes[0]
 
 
 class ArrowColumns:

@@ -377,15 +377,22 @@ class CachingAllocator:
         self._reserve(block.segment, -block.size)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Release the smallest idle block of `max_split` or more with room enough alone, else the largest until there is room."""
+        """Release the smallest idle segment of `max_split` or more with room enough alone, else the largest until there is room.
+
+        Parts of a segment stay, as a device takes whole ones alone; so do expandable segments.
+        """
+        if self.config.expandable:
+            return False
         need = max(size, self._max_split)
-        place = bisect_left(pool.order, need << _SHIFT)
-        if place < len(pool.order):
-            self._release(pool.blocks[pool.order[place]])
+        oversize = [pool.blocks[key] for key in pool.order[bisect_left(pool.order, self._max_split << _SHIFT) :]]
+        segments = [block for block in oversize if block.previous is None and block.next is None]
+        alone = next((block for block in segments if block.size >= need), None)
+        if alone is not None:
+            self._release(alone)
             return True
         released = 0
-        while released < need and pool.order and pool.order[-1] >> _SHIFT >= self._max_split:
-            block = pool.blocks[pool.order[-1]]
+        while released < need and segments:
+            block = segments.pop()
             released += block.size
             self._release(block)
         return released >= need
@@ -408,7 +415,9 @@ class CachingAllocator:
         """Map pages behind the first idle block, by address, with enough address space."""
         block = next((first for hole in sorted(pool.unmapped, key=_address) if _space(first := _start(hole)) >= size), None)
         if block is None:
-            block = DeviceBlock(pool, self._new_segment(_VIRTUAL), self._end - _VIRTUAL, _VIRTUAL)
+            page = self._page(pool)
+            span = max(_VIRTUAL, -(-size // page) * page)
+            block = DeviceBlock(pool, self._new_segment(span), self._end - span, span)
             block.mapped = False
             pool.unmapped.append(block)
         while not block.mapped or block.size < size:

@@ -96,6 +96,13 @@ CARDS: Final[Mapping[str, Card]] = {
 """The cards by their names."""
 _PREFERRED: Final = {"H100": "H100-80GB", "H200": "H200-141GB", "A100": "A100-40GB", "V100": "V100-16GB"}
 """The smallest card of a name without its bytes."""
+_OTHER_NAMES: Final = {
+    **{"RTXA6000": "A6000-48GB", "H100NVL": "H100-94GB", "H200NVL": "H200-141GB"},
+    **{"GH200480GB": "GH200-96GB", "GH200120GB": "GH200-96GB"},  # by the memory of the processor beside it
+}
+"""Cards as torch names them, without spaces."""
+_LEAST: Final = 64 * MIB
+"""Less is no memory of a card: a number without its unit."""
 
 
 def card_of(device: str | int | Card) -> Card:
@@ -111,8 +118,11 @@ def card_of(device: str | int | Card) -> Card:
     from foreshape.compiler.memory import byte_text, bytes_of  # the completion of the shell asks for the names alone
 
     if isinstance(device, str):
-        key = re.sub(r"[\s_]|^CUDA:|NVIDIA|GEFORCE|TESLA|-?SXM\d|-?PCIE|HBM\d\w?", "", device.upper())
+        key = re.sub(r"[\s_]|^CUDA:|NVIDIA|GEFORCE|TESLA|-?SXM\d*|-?PCIE|HBM\d\w?", "", device.upper())
         short = key.replace("-", "")
+        for name in (_OTHER_NAMES.get(short), _without_bytes(short)):
+            if name is not None:
+                return CARDS[name]
         for name, card in CARDS.items():
             if short in (name.replace("-", ""), name.partition("-")[0]) and name.startswith(_PREFERRED.get(short, "")):
                 return card
@@ -124,4 +134,30 @@ def card_of(device: str | int | Card) -> Card:
     total = bytes_of(device)
     if total <= 0:
         raise SchemaError.must("device", "a card or a positive number of bytes", device)
+    if not isinstance(device, str) and total < _LEAST:
+        raise SchemaError.must("device", "a card, or its bytes", device, hint=f": did you mean '{device}GiB'?")
     return Card(byte_text(total), total, (8, 0))
+
+
+def _without_bytes(short: str) -> str | None:
+    """Return a card known without its bytes, of a name with them, as ``"RTX409024GB"``; None where they are another card's."""
+    for name, card in CARDS.items():
+        match = re.fullmatch(rf"{name}(\d+)GI?B", short)
+        if match is not None and abs(card.total / (int(match[1]) * _GIB) - 1) < 0.1:
+            return name
+    return None
+
+
+def limit_of(limit: int | str) -> int:
+    """Return the bytes of a limit.
+
+    Raises:
+        SchemaError: so few that the unit is missing. MemoryPlanError: no number of bytes.
+    """
+    from foreshape.compiler.memory import bytes_of
+
+    size = bytes_of(limit)
+    has_unit = isinstance(limit, str) and not limit.strip().isdecimal()
+    if not has_unit and size < (_LEAST if isinstance(limit, str) else MIB):
+        raise SchemaError.must("limit", "a number of bytes, or one with its unit", repr(limit), hint=f": did you mean '{size}GiB'?")
+    return size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -249,12 +250,12 @@ _RULES: Final[dict[str, Callable[..., Any]]] = {
 
 @contextmanager
 def cuda_autocast() -> Generator[None]:
-    """Let ``torch.autocast("cuda")`` of the user's code be the processor's within the block."""
+    """Let ``torch.autocast("cuda")`` of the user's code be the processor's within the block, in this thread alone."""
     cls = torch.amp.autocast_mode.autocast
-    original = cls.__init__
+    original, thread = cls.__init__, threading.get_ident()
 
     def begin(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        original(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+        original(self, "cpu" if device_type == "cuda" and threading.get_ident() == thread else device_type, *args, **kwargs)
 
     cls.__init__ = begin
     try:

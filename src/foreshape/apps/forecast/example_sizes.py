@@ -47,20 +47,26 @@ def _fitted(value: Any, axis: int, size: int) -> Any:
     """Return a tensor with an axis of another size, repeated or cut."""
     if value.shape[axis] == size:
         return value
-    return value.index_select(axis, torch.arange(size) % value.shape[axis])
+    return value.index_select(axis, torch.arange(size, device=value.device) % value.shape[axis])
 
 
-def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int, multiple: int = 1) -> list[Sizes]:
+def traced_sizes(batches: Sequence[Sizes], is_resizable: bool, equal: int, multiple: int = 1, *, has_rows: bool = False) -> list[Sizes]:
     """Return the sizes of the steps to trace: so many at the largest batch of the run, then others, as the points of the formulas and a check.
 
-    Their lengths are those of the run, or a little longer: shorter than the largest one's by a multiple.
+    Their lengths are those of the run, or a little longer: shorter than the largest one's by a multiple. Batches have at least two examples if any batch of the
+    run does, and all have one if not: operators broadcast and copy an axis of one example otherwise than all others.
+    With ``has_rows`` no other number of examples than the largest batch's is traced.
     """
     rows, columns = max(batches, key=lambda size: size[0] * max(size[1], 1))
-    sizes = [(rows, columns)] * equal
     if not is_resizable:
-        return sizes
+        return [(rows, columns)] * equal
+    has_rows = has_rows or all(number == 1 for number, _ in batches)
+    rows = rows if has_rows else max(rows, 2)
+    sizes = [(rows, columns)] * equal
     lengths = sorted({length for _, length in batches if length > 1} - {columns})
     if not lengths:
-        return [*sizes, (rows + 1, columns), (rows + 3, columns)]
+        return sizes if has_rows else [*sizes, (rows + 1, columns), (rows + 3, columns)]
     second, third = (columns - (columns - lengths[len(lengths) // part]) // multiple * multiple for part in (2, 4))
+    if has_rows:
+        return [*sizes, (rows, second), (rows, third)]
     return [*sizes, (rows + 1, columns), (rows, second), (rows + 2, third)]

@@ -73,9 +73,10 @@ class Largest(NamedTuple):
     """The largest sizes within the available bytes, by the safe figure.
 
     Attributes:
-        batch: the largest batch at the longest length; 0: not even one example fits.
+        batch: the largest batch at the longest length, at least that of a run that fits; 0: not even one example fits.
         length: this length; None where batches have none.
-        tokens: the largest token budget: padded tokens of a batch, at every length of the list; None without lengths.
+        tokens: the largest token budget: padded tokens of a batch, at every length of the list, in its order and three shuffled ones. 0: no budget for the
+            longest length goes through them all; None without lengths.
     """
 
     batch: int
@@ -91,7 +92,8 @@ class Forecast:
         allocated: the expected peak of ``torch.cuda.max_memory_allocated`` in bytes. Bytes of tensors are certain where the operators are CUDA's.
         reserved: the expected peak of ``torch.cuda.max_memory_reserved`` (modelled: segments). Of a dying run: its bytes if nothing limited it.
         safe: reserved bytes with a margin: a run limited to them must not die. It fits where they are at most ``available``.
-        range: the least and the greatest reserved bytes; they differ by cuDNN's workspaces, unknown beforehand.
+        unlimited: the expected peak of reserved bytes if nothing limited it; above ``reserved`` where idle segments are released within the limit.
+        range: the least and the greatest reserved bytes; they differ by cuDNN's workspaces, unknown beforehand, and by the release of idle segments.
         outside: bytes outside of the allocator: the context, loaded kernels, NCCL (modelled).
         steps: the peaks of each batch, in the order of the run. The first one comes again at the end if it is the greatest, as states come after it.
         peak_step: the number of the batch with the greatest reserved peak, and of equal ones with the greatest allocated peak.
@@ -108,6 +110,7 @@ class Forecast:
     allocated: int
     reserved: int
     safe: int
+    unlimited: int
     range: tuple[int, int]
     outside: int
     steps: Sequence[StepPeak]
@@ -131,11 +134,12 @@ class Forecast:
         verdict = "fits" if self.fits else "does not fit" if self.dies_at is not None else "may not fit"
         lines = [
             f"{verdict} on {self.card.name}: {byte_text(self.available)} are free for torch's allocator",
-            f"  reserved {byte_text(self.reserved)} expected, {byte_text(self.safe)} safe",
+            f"  reserved {reserved_text(self)}",
             f"  allocated {byte_text(self.allocated)}; outside of the allocator {byte_text(self.outside)}",
         ]
-        if self.range[0] != self.range[1]:
-            lines.append(f"  reserved from {byte_text(self.range[0])} to {byte_text(self.range[1])}, by the workspaces of cuDNN")
+        least, greatest = map(byte_text, self.range)
+        if least != greatest:
+            lines.append(f"  reserved from {least} to {greatest}, by {' and '.join(self._causes())}")
         if self.steps:
             peak = self.steps[self.peak_step]
             lines.append(f"  the peak is at batch {self.peak_step} of {len(self.steps)} (from 0): {_sizes(peak.batch, peak.length)}")
@@ -143,7 +147,7 @@ class Forecast:
             step = self.steps[self.dies_at]
             lines.append(f"  batch {self.dies_at} dies first: {_sizes(step.batch, step.length)}")
         if self.largest is not None:
-            tokens = f", or {self.largest.tokens} padded tokens of any length" if self.largest.tokens is not None else ""
+            tokens = f", or {self.largest.tokens} padded tokens of any length" if self.largest.tokens else ""
             lines.append(f"  the largest that fits: {_sizes(self.largest.batch, self.largest.length)}{tokens}")
         if self.peak_tensors and tensors:
             lines += ["  at the peak:", *(f"    {tensor}" for tensor in self.peak_tensors[:tensors])]
@@ -151,8 +155,24 @@ class Forecast:
             lines += ["  what would help, over the whole run:", *(f"    {advice}" for advice in self.advice)]
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
+    def _causes(self) -> list[str]:
+        """Return the causes of the range."""
+        has_workspaces = any("workspaces of cuDNN" in note for note in self.notes)
+        is_released = self.unlimited > self.reserved
+        return ["the workspaces of cuDNN"] * (has_workspaces or not is_released) + ["the release of idle segments"] * is_released
+
     def __repr__(self) -> str:
         return self.text()
+
+
+def reserved_text(forecast: Forecast) -> str:
+    """Return the words about reserved bytes: without a limit, or within the free ones, where torch releases idle segments before it fails."""
+    reserved, safe = byte_text(forecast.reserved), byte_text(forecast.safe)
+    if forecast.unlimited <= forecast.reserved:
+        return f"{reserved} expected, {safe} safe"
+    if forecast.fits:
+        return f"{reserved} expected, as idle segments are released within the limit; {safe} safe, all that is free"
+    return f"{reserved} expected if idle segments are released within the limit, but without a margin; {safe} safe if none is released"
 
 
 def _sizes(batch: int, length: int | None) -> str:

@@ -76,7 +76,8 @@ def _single_changes(settings: Any, config: AllocatorConfig) -> list[Change]:
     if is_training and not settings.checkpointing:
         out.append(_change("checkpointing of each block", checkpointing=True))
     if settings.precision in ("fp32", "tf32"):
-        out.append(_change("precision amp-bf16", precision="amp-bf16"))
+        lower = "amp-fp16" if is_card and settings.card.capability < (8, 0) else "amp-bf16"
+        out.append(_change(f"precision {lower}", precision=lower))
     name = optimizer_name(settings.optimizer)
     if name in ("Adam", "AdamW") and is_card:
         out.append(_change(f"{name}(fused=True)", optimizer=fused(name)))
@@ -94,6 +95,8 @@ def _smaller_batches(settings: Any, batches: Sequence[Sizes], judged: Callable[[
     while settings.optimizer is not None and divisor < 2 * most:
         is_equal = all(rows == most for rows, _ in batches)
         of = f"batches of {-(-most // divisor)}" if is_equal else f"batches, each 1/{divisor} of these"
+        if any(rows < divisor for rows, _ in batches) and not is_equal:
+            of += ", at least one example"
         change = _change(f"accumulate {divisor * settings.accumulate} {of}", divisor=divisor, accumulate=max(2, settings.accumulate))
         verdict = judged(change)
         if verdict is None:

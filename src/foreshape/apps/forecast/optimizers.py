@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from types import FunctionType
 from typing import Any, Final
 
-from foreshape.errors import SchemaError
+from foreshape.errors import ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_of, torch
 
+_FUNCTION_MODE: Final[Any] = importlib.import_module("torch.overrides").TorchFunctionMode
+_LOOPS: Final = ("Adafactor", "Muon")
+"""Optimizers that update one parameter after the other on CUDA too, if nothing is said."""
 _EIGHT_BIT: Final = ("AdamW8bit", "Adam8bit", "PagedAdamW8bit")
 
 
@@ -25,21 +30,61 @@ def build_optimizer(optimizer: Any, original: Any, parameters: Mapping[str, Any]
 
     Raises:
         SchemaError: an unknown name; an optimizer over other parameters.
+        MemoryPlanError: a named optimizer refuses the parameters, or calls the module again within its step.
     """
     trained = [p for p in parameters.values() if p.requires_grad]
     out: Any
     if isinstance(optimizer, str):
-        out = _class_by_name(optimizer)(trained)
+        with _told_by_name(optimizer):
+            out = _class_by_name(optimizer)(trained)
     elif is_of(optimizer, torch.optim.Optimizer):
         out = _rebuilt(optimizer, original, parameters)
     elif callable(optimizer):
         out = optimizer(trained)
     else:
         raise SchemaError.must("optimizer", "a name in torch.optim, an optimizer, or a function from parameters to one", f"{optimizer!r:.100}")
+    if type(out).__name__ == "LBFGS":
+        raise MemoryPlanError("optimizer LBFGS calls the module again within its step, as often as the numbers ask for: its memory cannot be forecast")
     for group in out.param_groups:
-        if together and "foreach" in group and group["foreach"] is None and not group.get("fused"):
+        if together and type(out).__name__ not in _LOOPS and "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
     return out
+
+
+def update(optimizer: Any) -> None:
+    """Run a step of a traced optimizer. Where torch's own ones ask for a number, as Adafactor and ASGD do, it changes no sizes: an unknown one is 1.
+
+    Raises:
+        MemoryPlanError: one of torch's refuses the gradients.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        optimizer.step()
+        return
+    with _told_by_name(type(optimizer).__name__), _Ones():
+        optimizer.step()
+
+
+class _Ones(_FUNCTION_MODE):  # pyright: ignore[reportUntypedBaseClass]
+    """Within it, the number of a tensor without numbers is 1."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            if func is not torch.Tensor.item or type(error).__name__ != "DataDependentOutputException":
+                raise
+            return 1.0 if args[0].is_floating_point() else 1
+
+
+@contextlib.contextmanager
+def _told_by_name(name: str) -> Generator[None]:
+    """Tell the name of one of torch's optimizers in its errors, for no line is the user's."""
+    try:
+        yield
+    except ForeshapeError:
+        raise
+    except Exception as error:
+        raise MemoryPlanError(f"optimizer {name} cannot update this module: {str(error).strip()[:300]}") from error
 
 
 def _class_by_name(name: str) -> Callable[[Any], Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.untyped_torch import is_of
 
 NCCL_BYTES: Final = 300 << 20
 """NCCL's own memory for one communicator, outside of the allocator (modelled: by channels and ranks)."""
@@ -38,23 +41,45 @@ def parallel_settings(ddp: bool | Mapping[str, Any] | None, fsdp: int | Mapping[
     Raises:
         SchemaError: both, or unknown settings.
     """
-    if ddp and fsdp:
+    if not is_of(ddp, (bool, Mapping, type(None))):
+        raise SchemaError.must("ddp", "True, or a dict of bucket_cap_mb and gradient_as_bucket_view", repr(ddp)[:100])
+    has_ddp, has_fsdp = ddp is not None and ddp is not False, fsdp is not None and fsdp is not False
+    if has_ddp and has_fsdp:
         raise SchemaError("a module is wrapped by ddp or by fsdp, not by both")
-    if ddp:
+    if has_ddp:
         settings: dict[str, Any] = dict(ddp) if isinstance(ddp, Mapping) else {}
-        bucket = settings.pop("bucket_cap_mb", 25)
+        bucket: Any = settings.pop("bucket_cap_mb", 25)
         views = settings.pop("gradient_as_bucket_view", False)
         _refuse("ddp", settings, "bucket_cap_mb, gradient_as_bucket_view")
+        if isinstance(bucket, bool) or not isinstance(bucket, (int, float)) or not 0 < bucket < math.inf:
+            raise SchemaError.must("bucket_cap_mb of ddp", "a positive number of MiB", repr(bucket)[:100])
         return ParallelSettings("ddp", int(bucket * _MIB), bool(views))
-    if fsdp:
+    if has_fsdp:
         options: dict[str, Any] = dict(fsdp) if isinstance(fsdp, Mapping) else {"ranks": fsdp}
-        ranks = options.pop("ranks", 1)
+        ranks: Any = options.pop("ranks", 1)
         units, reshards = options.pop("units", ()), options.pop("reshard", True)
         _refuse("fsdp", options, "ranks, units, reshard")
-        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-            raise SchemaError.must("fsdp", "a number of ranks of at least 1", repr(ranks))
-        return ParallelSettings("fsdp", ranks=ranks, units=tuple(units), reshards=bool(reshards))
+        if isinstance(ranks, bool) or not hasattr(ranks, "__index__") or ranks < 1:
+            raise SchemaError.must("fsdp", "a number of ranks of at least 1", repr(ranks)[:100])
+        if isinstance(units, str) or not is_names(units):
+            raise SchemaError.must("units of fsdp", "a list of names of modules", repr(units)[:100])
+        return ParallelSettings("fsdp", ranks=index(ranks), units=tuple(units), reshards=bool(reshards))
     return None
+
+
+def positive(slot: str, number: Any) -> None:
+    """Refuse all but a whole number of at least 1.
+
+    Raises:
+        SchemaError: another value.
+    """
+    if isinstance(number, bool) or not hasattr(number, "__index__") or number < 1:
+        raise SchemaError.must(slot, "at least 1, a whole number", repr(number)[:100])
+
+
+def is_names(value: Any) -> bool:
+    """Tell whether a value has names one after the other."""
+    return isinstance(value, Iterable) and all(isinstance(name, str) for name in cast("Iterable[Any]", value))
 
 
 def _refuse(name: str, settings: Mapping[str, Any], accepted: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -14,9 +15,9 @@ from foreshape.apps.forecast.size_formulas import Sizes, formula
 
 _ALLOCATE: Final = -1
 _CARRIED: Final = 1 << 40
-"""From here on: slots of the step before."""
-_SETUP: Final = 1 << 41
-"""From here on: slots made before the step before."""
+"""Its multiples: so many steps ago; beside them the slot's number there."""
+_SETUP: Final = 1 << 62
+"""From here on: slots made before the first step."""
 _MANY: Final = 400
 """From so many batches on, batches far below the greatest are not replayed."""
 _SMALL: Final = 0.6
@@ -26,7 +27,7 @@ LOW, EXPECTED, HIGH = range(3)
 
 
 class StepTemplate(NamedTuple):
-    """The events of a step: `_ALLOCATE`, or the freed slot, numbered within the step, in the one before or in the setup."""
+    """The events of a step: `_ALLOCATE`, or the freed slot, numbered within the step, in one before or in the setup."""
 
     codes: Sequence[int]
     sizes: Sequence[int]
@@ -44,7 +45,6 @@ def templates(record: Record) -> list[StepTemplate]:
     out: list[StepTemplate] = []
     for number in range(len(bounds) - 1):
         begin, end = first_slots[number], first_slots[number + 1]
-        previous = first_slots[number - 1] if number > 1 else begin
         codes = array("q")
         for event in record.events[bounds[number] : bounds[number + 1]]:
             slot = ~event
@@ -52,10 +52,11 @@ def templates(record: Record) -> list[StepTemplate]:
                 codes.append(_ALLOCATE)
             elif slot >= begin:
                 codes.append(slot - begin)
-            elif slot >= previous:
-                codes.append(slot - previous + _CARRIED)
-            else:
+            elif slot < first_slots[1]:
                 codes.append(slot + _SETUP)
+            else:
+                earlier = bisect_right(first_slots, slot) - 1
+                codes.append(slot - first_slots[earlier] + _CARRIED * (number - earlier))
         largest = {slot - begin: size for slot, size in record.largest.items() if begin <= slot < end}
         shrinking = frozenset(slot - begin for slot in record.shrinking if begin <= slot < end)
         out.append(StepTemplate(codes, record.sizes[begin:end], record.notes[begin:end], largest, shrinking))
@@ -67,7 +68,7 @@ class UnsteadyError(Exception):
 
 
 def _form(codes: Sequence[int]) -> list[int]:
-    """Return the codes of a step without the numbers of slots of the step before."""
+    """Return the codes of a step without the numbers of slots of the steps before."""
     return [min(code, _CARRIED) for code in codes]
 
 
@@ -126,9 +127,11 @@ class RunModel:
     Args:
         record: of steps at one size, then one step at each other size.
         points: the sizes of the steps.
+        has_rows: the module takes no other number of examples.
     """
 
-    def __init__(self, record: Record, points: Sequence[Sizes]) -> None:
+    def __init__(self, record: Record, points: Sequence[Sizes], *, has_rows: bool = False) -> None:
+        self.has_rows = has_rows
         self.setup, *steps = templates(record)
         equal = next((n for n, size in enumerate(points) if size != points[0]), len(points))
         steady = steps[equal - 1]
@@ -149,6 +152,11 @@ class RunModel:
         columns_by_note = {(note, column[0]): column for note, column in zip(steady.notes, columns, strict=True)}
         by_size = {column[0]: column for column in columns}
         self.first = [self._early(step, columns_by_note, by_size) for step in steps[: equal if prefix is not None else equal - 1]]
+        self.span = max((code // _CARRIED for code in steady.codes if code < _SETUP), default=0)
+        """Tensors live on for so many steps."""
+        slots, alive = zip(*record.alive[equal - 1 : equal + 1], strict=True) if equal > 1 else ((0, 0), (0, 0))
+        self.growth = max(0, alive[1] - alive[0]) if slots[1] > slots[0] else 0
+        """The bytes that each step leaves behind for good."""
 
     def _early(self, step: StepTemplate, columns_by_note: dict[tuple[Note, int], tuple[int, ...]], by_size: dict[int, tuple[int, ...]]) -> SizedTemplate:
         """Return an early step by the formulas of the steady one; its own tensors, as states, do not depend on the sizes."""
@@ -161,6 +169,11 @@ class RunModel:
         columns = [column(note, size) for note, size in zip(step.notes, step.sizes, strict=True)]
         return SizedTemplate(step, self.points, columns, [by_size.get(size, (size,) * width) for size in step.largest.values()])
 
+    @property
+    def settled(self) -> int:
+        """Return the number of equal batches until no later one takes more."""
+        return 3 if self.span < 2 else len(self.first) + self.span + 1
+
     def template(self, number: int) -> SizedTemplate:
         """Return the template of a step by its number in the run."""
         return self.first[number] if number < len(self.first) else self.steady
@@ -169,17 +182,19 @@ class RunModel:
         """Replay the batches in their order, in a new `CachingAllocator` or `PlainMemory`."""
         steps: list[StepPeak] = []
         try:
-            setup = replayed(allocator, self.setup.codes, self.setup.sizes, (), (), frozenset())
+            setup = replayed(allocator, self.setup.codes, self.setup.sizes, (), [], frozenset())
         except OutOfDeviceMemory:
             return RunResult(steps, 0, allocator.retries, allocator.allocated_peak, allocator.reserved_peak, 0)
+        kept = max(1, self.span, len(self.first))
         memo: dict[tuple[int, Sizes], tuple[int, int]] = {}
         tensor_peaks: dict[Sizes, int] = {}
-        carried: list[Any] = []
+        history: list[list[Any]] = []
+        is_forgetful = self.span < 2 and not self.growth  # equal batches are equal steps, whichever came before
         greatest = fixed = reserved_most = 0
         died = None
         for number, (batch, length) in enumerate(batches):
             template = self.template(number)
-            is_steady = number >= len(self.first)
+            is_steady = is_forgetful and number >= len(self.first)
             key = allocator.version, (batch, length)
             if is_steady and key in memo:
                 peaks = memo[key]
@@ -188,14 +203,14 @@ class RunModel:
                 if len(batches) > _MANY:
                     tensors = tensor_peaks.setdefault((batch, length), template.tensor_peak(sizes))
                     if is_steady and number > 2 and tensors < _SMALL * greatest:
-                        memo[key] = fixed + tensors, allocator.reserved
+                        memo[key] = fixed + tensors, max(allocator.reserved, fixed + tensors)
                         steps.append(StepPeak(batch, length or None, *memo[key]))
                         continue
                     greatest = max(greatest, tensors)
                 version = allocator.version
                 allocator.reset_peaks()
                 try:
-                    carried = replayed(allocator, template.codes, sizes, carried, setup, template.shrinking)
+                    history = [*history[-kept:], replayed(allocator, template.codes, sizes, history, setup, template.shrinking)]
                 except OutOfDeviceMemory:
                     died = number
                     steps.append(StepPeak(batch, length or None, allocator.allocated_peak, allocator.reserved_peak))
@@ -219,19 +234,16 @@ class RunModel:
         for place, value in enumerate(accumulate(template.deltas(sizes)), 1):
             if value > highest:
                 highest, peak = value, place
-        setup = _alive({}, {}, self.setup.codes, self.setup.notes, self.setup.sizes)
-        carried: dict[int, tuple[Note, int]] = {}
-        older: list[tuple[Note, int]] = []
-        for earlier in range(min(number, len(self.first) + 1)):
+        setup = _alive({}, [], self.setup.codes, self.setup.notes, self.setup.sizes)
+        history: list[dict[int, tuple[Note, int]]] = []
+        for earlier in range(min(number, len(self.first) + max(1, self.span))):
             step = self.template(earlier)
-            live = _alive(setup, carried, step.codes, step.notes, step.sizes(batch, length))
-            older += carried.values()
-            carried = live
-        live = _alive(setup, carried, template.codes[:peak], template.notes, sizes)
-        later = _alive({}, {}, template.codes, template.notes, sizes)
+            history.append(_alive(setup, history, step.codes, step.notes, step.sizes(batch, length)))
+        live = _alive(setup, history, template.codes[:peak], template.notes, sizes)
+        later = _alive({}, [], template.codes, template.notes, sizes)
         live = {slot: part if slot in later or part[0].kind != "optimizer" else (part[0]._replace(kind="update"), part[1]) for slot, part in live.items()}
         joined: dict[tuple[str, str, str], list[tuple[Note, int]]] = {}
-        for note, size in [*setup.values(), *older, *carried.values(), *live.values()]:
+        for note, size in [part for step in (setup, *history, live) for part in step.values()]:
             name = note.name if note.kind not in ("optimizer",) else "state"
             joined.setdefault((note.kind, name, note.line if note.kind not in ("optimizer",) else ""), []).append((note, size))
         out = [
@@ -241,8 +253,10 @@ class RunModel:
         return sorted(out, key=lambda tensor: -tensor.bytes)
 
 
-def _alive(setup: dict[int, Any], carried: dict[int, Any], codes: Sequence[int], notes: Sequence[Note], sizes: Sequence[int]) -> dict[int, tuple[Note, int]]:
-    """Return the slots left of these events, and take freed ones of the setup and of the step before away."""
+def _alive(
+    setup: dict[int, Any], history: Sequence[dict[int, Any]], codes: Sequence[int], notes: Sequence[Note], sizes: Sequence[int]
+) -> dict[int, tuple[Note, int]]:
+    """Return the slots left of these events, and take freed ones of the setup and of the steps before away."""
     out: dict[int, tuple[Note, int]] = {}
     slot = 0
     for code in codes:
@@ -252,7 +266,9 @@ def _alive(setup: dict[int, Any], carried: dict[int, Any], codes: Sequence[int],
         elif code < _CARRIED:
             out.pop(code, None)
         elif code < _SETUP:
-            carried.pop(code - _CARRIED, None)
+            steps, slot_there = divmod(code, _CARRIED)
+            if steps <= len(history):
+                history[-steps].pop(slot_there, None)
         else:
             setup.pop(code - _SETUP, None)
     return out
@@ -262,11 +278,11 @@ def replayed(
     allocator: Any,
     codes: Sequence[int],
     sizes: Sequence[int],
-    carried: Sequence[Any],
-    setup: Sequence[Any],
+    history: Sequence[list[Any]],
+    setup: list[Any],
     shrinking: frozenset[int],
 ) -> list[Any]:
-    """Replay the events of a step, and return its blocks."""
+    """Replay the events of a step, and return its blocks; the freed ones are None, there and in the steps before."""
     allocate, free = allocator.allocate, allocator.free
     blocks: list[Any] = []
     for code in codes:
@@ -277,10 +293,15 @@ def replayed(
                 if len(blocks) not in shrinking:
                     raise
                 blocks.append(None)  # cuDNN then takes a way without this workspace
-        elif code < _CARRIED:
-            free(blocks[code])
+            continue
+        if code < _CARRIED:
+            owner, slot = blocks, code
         elif code < _SETUP:
-            free(carried[code - _CARRIED])
+            steps, slot = divmod(code, _CARRIED)
+            owner = history[-steps] if steps <= len(history) else []
         else:
-            free(setup[code - _SETUP])
+            owner, slot = setup, code - _SETUP
+        if slot < len(owner) and owner[slot] is not None:
+            free(owner[slot])
+            owner[slot] = None
     return blocks

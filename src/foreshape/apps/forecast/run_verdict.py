@@ -36,7 +36,8 @@ def run_verdict(model: RunModel, batches: Sequence[Sizes], memory: Callable[[int
     result = model.run(batches, memory(None))
     unlimited = low = high = result.reserved
     if model.steady.unknown:
-        low, high = (model.run(batches, memory(None), level).reserved for level in (LOW, HIGH))
+        levels = [unlimited, *(model.run(batches, memory(None), level).reserved for level in (LOW, HIGH))]
+        low, high = min(levels), max(levels)  # of other sizes, segments may be fewer
     safe = safe_bytes(unlimited, high, card)
     if safe <= available:
         return RunVerdict(result, (low, high), safe, True, None, unlimited)

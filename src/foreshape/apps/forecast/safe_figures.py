@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ _MOST_SAFETY: Final = 1.10
 _MOST: Final = 1 << 24
 _REPLAYED: Final = 64
 """The most batches of a run to be replayed for a token budget."""
+_SHUFFLES: Final = 3
+"""Other orders of these batches: segments fit each other in one order and not in another."""
 
 
 def safe_bytes(reserved: int, high: int, card: Card) -> int:
@@ -32,7 +35,7 @@ def largest_batch(model: RunModel, length: int, memory: Callable[[int], Any], ca
     """Return the largest batch whose first steps go through within the bytes; 0: none does."""
 
     def goes_through(batch: int) -> bool:
-        return model.run([(batch, length)] * 3, memory(capacity)).died is None
+        return model.run([(batch, length)] * model.settled, memory(capacity)).died is None
 
     if not goes_through(1):
         return 0
@@ -45,17 +48,35 @@ def largest_batch(model: RunModel, length: int, memory: Callable[[int], Any], ca
     return low
 
 
-def largest_sizes(model: RunModel, batches: Sequence[Sizes], memory: Callable[[int], Any], capacity: int) -> Largest:
-    """Return the largest batch at the longest length, and the largest token budget for all lengths of the run, in their order."""
+def largest_sizes(model: RunModel, batches: Sequence[Sizes], memory: Callable[[int], Any], capacity: int, *, fits: bool) -> Largest:
+    """Return the largest batch at the longest length, and the largest token budget for all lengths of the run, in its order and in others.
+
+    Args:
+        model, batches, memory: of the run.
+        capacity: the bytes of the device, without a margin.
+        fits: the run fits, and its batches with it.
+    """
     lengths = sorted({columns for _, columns in batches})
     longest = lengths[-1]
     batch = largest_batch(model, longest, memory, capacity)
+    most = max(batch, *(rows for rows, columns in batches if columns == longest)) if fits else batch
     if not longest:
-        return Largest(batch, None, None)
-    others = {lengths[0], lengths[len(lengths) // 2]} - {longest}
-    tokens = min([batch * longest, *(length * largest_batch(model, length, memory, capacity) for length in others)])
+        return Largest(most, None, None)
     every = -(-len(batches) // _REPLAYED)
     sample = [columns for _, columns in batches[::every]] + [longest] * (every > 1)
-    while tokens >= longest and model.run([(tokens // columns, columns) for columns in sample], memory(capacity)).died is not None:
-        tokens = min(tokens - 1, int(tokens * 0.97))  # the batches leave segments behind that do not fit each other
-    return Largest(batch, longest, tokens if tokens >= longest else 0)
+    orders = [sample, *(random.Random(seed).sample(sample, len(sample)) for seed in range(_SHUFFLES if len(lengths) > 1 else 0))]
+
+    def goes_through(tokens: int) -> bool:
+        return all(model.run([(tokens // columns, columns) for columns in order], memory(capacity)).died is None for order in orders)
+
+    others = {lengths[0], lengths[len(lengths) // 2]} - {longest}
+    tokens = min([batch * longest, *(length * (largest_batch(model, length, memory, capacity) + 1) - 1 for length in others)])
+    if tokens < longest or not goes_through(tokens):  # the batches leave segments behind that do not fit each other
+        low, high = longest, tokens
+        if low >= high or not goes_through(low):
+            return Largest(most, longest, 0)
+        while high - low > max(1, high // 100):
+            middle = (low + high) // 2
+            low, high = (middle, high) if goes_through(middle) else (low, middle)
+        tokens = low
+    return Largest(most, longest, tokens)

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import importlib
 import logging
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,15 +20,24 @@ from foreshape.apps.forecast.cards import Card
 from foreshape.apps.forecast.cuda_choices import CudaChoices, Workspaces, cuda_autocast, no_packed_sequences
 from foreshape.apps.forecast.gathered_units import GatheredUnits
 from foreshape.apps.forecast.gradient_buckets import GradientBuckets
-from foreshape.apps.forecast.optimizers import build_optimizer
+from foreshape.apps.forecast.optimizers import build_optimizer, update
 from foreshape.apps.forecast.parallel import ParallelSettings
+from foreshape.apps.forecast.processor_modes import OnProcessor, callers_modes_left, casts_in_place, plain_tensors
 from foreshape.apps.forecast.record import Record
 from foreshape.apps.forecast.recorder import Recorder, line_of
+from foreshape.core.hints import did_you_mean
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.untyped_torch import is_list, is_of, pytree, torch
 
 _NEED_NUMBERS: Final = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
 _FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode
+_LOCK: Final = threading.RLock()
+"""One trace at a time: it changes torch's default type, the constructor of autocast, warnings and a logger for all threads."""
+
+_MOST_REPEATED: Final = 32
+_FEW_REPEATED: Final = 8
+_LITTLE: Final = 1 << 16
+"""Up to so many bytes, as of a list of losses, fewer steps are repeated to see whether a later one frees them."""
 
 
 class Settings(NamedTuple):
@@ -51,12 +61,16 @@ class Settings(NamedTuple):
 def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: int | None = None) -> Record:
     """Return the record of a step for each of these batch sizes and lengths; only so many first ones are updates, for these do not depend on the sizes.
 
+    The last of these is repeated where a module keeps tensors of more steps, until a step frees as many as it leaves.
+
     Raises:
         MemoryPlanError: torch refuses the module, its loss or its optimizer without numbers; the message has the user's line.
         SchemaError: the example has no tensors.
     """
     recorder = Recorder(Workspaces(settings.card) if settings.card is not None else None)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_LOCK)
+        stack.enter_context(callers_modes_left())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # of tensors without numbers, and of autocast on the processor
@@ -65,17 +79,19 @@ def trace(settings: Settings, sizes: Sequence[tuple[int, int | None]], updates: 
         run = _TracedRun(settings, recorder, mode)
         stack.enter_context(no_packed_sequences(run.has_positions))
         try:
+            if settings.card is not None or settings.optimizer is not None:  # without gradients torch's layers have faster ways where no mode is on
+                stack.enter_context(OnProcessor())
             if settings.card is not None:
                 stack.enter_context(CudaChoices(settings.card, recorder))
                 stack.enter_context(cuda_autocast())
             stack.enter_context(recorder)
             run.build()
+            run.mark()
             for number, (batch, length) in enumerate(sizes):
-                recorder.settle()
-                recorder.record.mark()
                 run.step(batch, length, is_update=updates is None or number < updates or settings.zero_grad == "end")
-            recorder.settle()
-            recorder.record.mark()
+                run.mark()
+                if number + 1 == updates:
+                    run.repeat(batch, length)
             recorder.is_on = False
         except (MemoryPlanError, SchemaError):
             raise
@@ -135,11 +151,14 @@ class _TracedRun:
         parallel = settings.parallel
         if parallel is not None and parallel.kind == "fsdp":
             modules = dict(self.module.named_modules())
+            unknown = [name for name in parallel.units if name not in modules]
+            if unknown:
+                raise SchemaError.must("units of fsdp", "names of modules", ", ".join(unknown), hint=did_you_mean(unknown[0], modules))
             self.units = GatheredUnits(recorder, self.module, parallel, {name: modules[name] for name in parallel.units or block_names(self.module)})
             parameters = self.units.shards
         for name, parameter in parameters.items():
             recorder.count(parameter, "parameter", name)
-        for name, buffer in self.module.named_buffers():
+        for name, buffer in [*self.module.named_buffers(), *plain_tensors(self.module)]:
             recorder.count(buffer, "buffer", name)
         _checkpoint(self.module, settings.checkpointing)
         self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -161,7 +180,8 @@ class _TracedRun:
             if self.dtype is not None:
                 torch.set_default_dtype(self.dtype)
             try:
-                module = original()
+                with OnProcessor(), casts_in_place():
+                    module = original()
             finally:
                 torch.set_default_dtype(default)
             if not isinstance(module, torch.nn.Module):
@@ -171,9 +191,9 @@ class _TracedRun:
             self._original = original
         memo: dict[int, Any] = {}
         storages: dict[int, Any] = {}
-        tensors = [*original.parameters(), *original.buffers()]
-        for tensor in tensors:
-            memo[id(tensor)] = self._empty(tensor, storages)
+        for tensor in [*original.parameters(), *original.buffers(), *(tensor for _, tensor in plain_tensors(original))]:
+            if id(tensor) not in memo:
+                memo[id(tensor)] = self._empty(tensor, storages)
         return copy.deepcopy(original, memo)
 
     def _empty(self, tensor: Any, storages: dict[int, Any]) -> Any:
@@ -189,6 +209,22 @@ class _TracedRun:
         return out
 
     # --- a step
+
+    def mark(self) -> None:
+        """End a step, and begin the next."""
+        self.recorder.settle()
+        self.recorder.record.mark()
+
+    def repeat(self, batch: int, length: int | None) -> None:
+        """Run more updates as long as each leaves more tensors behind, and two behind the first that does not."""
+        record, further = self.recorder.record, 2
+        while (growth := record.growth()) or (record.repeated and further):
+            if growth and record.repeated >= (_MOST_REPEATED if growth > _LITTLE else _FEW_REPEATED):
+                return
+            further = 2 if growth else further - 1
+            self.step(batch, length, is_update=True)
+            self.mark()
+            record.repeated += 1
 
     def step(self, batch: int, length: int | None, *, is_update: bool) -> None:
         """Run one update, of its batches; without ``is_update`` up to it."""
@@ -212,7 +248,8 @@ class _TracedRun:
         """Copy a batch to the card; the last one lives until the new one is there."""
         self.recorder.phase = "input"
         self.recorder.is_on = False
-        loaded = self.settings.example(batch, length)
+        with OnProcessor():
+            loaded = self.settings.example(batch, length)
         self.recorder.is_on = True
         values, form = pytree().tree_flatten(loaded)
         if not any(isinstance(value, torch.Tensor) for value in values):
@@ -230,7 +267,7 @@ class _TracedRun:
         if not isinstance(value, torch.Tensor):
             return value
         is_cast = self.dtype is not None and value.is_floating_point()
-        return torch.empty_like(value, dtype=self.dtype if is_cast else value.dtype)
+        return torch.empty_like(value, dtype=self.dtype if is_cast else value.dtype, device="cpu")
 
     def _forward(self, keep: bool) -> Any:
         if self.buckets is not None:
@@ -281,7 +318,7 @@ class _TracedRun:
         if settings.clip:
             torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), 1.0, foreach=settings.card is not None or None)
         with contextlib.nullcontext() if self.lower is None else torch.autocast("cpu", enabled=False):
-            self.optimizer.step()
+            update(self.optimizer)
         for slot in unscaling:
             recorder.record.free(slot)
 

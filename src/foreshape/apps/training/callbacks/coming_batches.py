@@ -25,12 +25,14 @@ class ComingBatches(NamedTuple):
         sizes: the number of examples and the greatest length of each batch; None where lengths are not known, and all batches are as the example.
         examples: for each batch the number of its longest example in the data set.
         is_ordered: the batches come in this order; otherwise in another one at random, of the same data.
+        is_first_alone: lengths are not known, and may differ from the first batch's.
     """
 
     example: Any
     sizes: Sequence[tuple[int, int]] | None
     examples: Sequence[int]
     is_ordered: bool
+    is_first_alone: bool = False
 
     def place(self, number: int) -> str:
         """Return the words for a batch."""
@@ -56,7 +58,8 @@ def coming_batches(loader: Any) -> ComingBatches:
     with kept_random_states():
         groups, is_ordered = _groups(sampler, len(dataset), with_all=lengths is not None)
         if lengths is None:
-            return ComingBatches(_collated(loader, groups[0]), None, [], is_ordered=False)
+            is_first_alone = not isinstance(dataset, torch.utils.data.TensorDataset)  # its examples are equally long
+            return ComingBatches(_collated(loader, groups[0]), None, [], is_ordered=False, is_first_alone=is_first_alone)
         sizes = [(len(group), max(lengths[i] for i in group)) for group in groups]
         largest = max(range(len(groups)), key=lambda n: sizes[n][0] * sizes[n][1])
         example = _collated(loader, groups[largest])

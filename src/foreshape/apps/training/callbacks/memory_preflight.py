@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from foreshape.compiler.memory import byte_text
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 _PRECISIONS: Final = {"bf16-mixed": "amp-bf16", "16-mixed": "amp-fp16", "bf16-true": "bf16", "16-true": "fp16"}
 _DIVIDED: Final = "Preflight does not look behind FSDP and DeepSpeed, which hold the parameters in parts: ask fs.forecast(..., fsdp=...) before the launch"
+_FIRST_ALONE: Final = (
+    "the lengths of the coming batches are not known, so that one batch stands for all, and a longer one may die; "
+    "a column or attribute `lengths` of the data tells them, or example= and lengths="
+)
 _UNLOADED_KERNELS: Final = 200 << 20
 """Bytes of kernels that are loaded in the first step (modelled: no card was measured)."""
 
@@ -31,7 +36,8 @@ class Preflight(ConstructorRepr):
 
     It is for the trainers of others, not for `foreshape.train`: `for_transformers` and `for_lightning` make a callback of each; `check` does the same in a
     loop of one's own. Lengths of the batches are read from the data loader where that costs little: a column or attribute ``length`` or ``lengths`` of
-    its data, or examples in a list. Otherwise the first batch stands for all. In an order at random the longest examples are still met: the error names them.
+    its data, or examples in a list. Otherwise the first batch stands for all, with a warning. In an order at random the longest examples are still met:
+    the error names them.
 
     Args:
         device: as `foreshape.forecast` takes it; by default this machine's GPU, with the bytes that are free on it.
@@ -44,12 +50,7 @@ class Preflight(ConstructorRepr):
     """
 
     def __init__(self, device: str | int | Card | None = None, *, example: Any = None, lengths: Sequence[Any] | None = None, **settings: Any) -> None:
-        from foreshape.apps.forecast import forecast
-
-        names = inspect.signature(forecast).parameters
-        for name in settings:
-            if name not in names:
-                raise SchemaError(f"Preflight takes device=, and settings of fs.forecast; seen {name}={did_you_mean(name, names)}")
+        _refuse_unknown("Preflight takes device=, and", settings)
         self.device, self.example, self.settings = device, example, settings
         self.lengths = lengths
         self.forecast: Forecast | None = None
@@ -136,8 +137,10 @@ class Preflight(ConstructorRepr):
             SchemaError: a setting is wrong, the batches cannot be read, or no ``device`` is named on a machine without a GPU.
         """
         from foreshape.apps.forecast import forecast
+        from foreshape.apps.forecast.forecast_results import reserved_text
         from foreshape.apps.training.callbacks.coming_batches import coming_batches
 
+        _refuse_unknown("Preflight.check takes", settings)
         device = _this_card() if self.device is None else self.device
         batches: ComingBatches | None = None
         example, lengths = self.example, self.lengths
@@ -156,13 +159,25 @@ class Preflight(ConstructorRepr):
         finally:
             for part, mode in modes.items():
                 part.training = mode
+        if batches is not None and batches.is_first_alone:
+            prediction = dataclasses.replace(prediction, notes=(_FIRST_ALONE, *prediction.notes))
+            _warn(f"Preflight: {_FIRST_ALONE}")
         self.forecast = prediction
         if prediction.dies_at is not None:
             raise MemoryPlanError(_refusal(prediction, batches))
         if not prediction.fits:
-            words = f"{byte_text(prediction.reserved)} expected, {byte_text(prediction.safe)} safe, {byte_text(prediction.available)} there"
+            words = f"{byte_text(prediction.available)} are free for torch, which reserves {reserved_text(prediction)}"
             _warn(f"this run may not fit on {prediction.card.name}: {words}")
         return prediction
+
+
+def _refuse_unknown(words: str, settings: Iterable[str]) -> None:
+    from foreshape.apps.forecast import forecast
+
+    names = inspect.signature(forecast).parameters
+    for name in settings:
+        if name not in names:
+            raise SchemaError(f"{words} settings of fs.forecast; seen {name}={did_you_mean(name, names)}")
 
 
 def _imported(name: str) -> Any:
@@ -191,7 +206,10 @@ def _refusal(prediction: Forecast, batches: ComingBatches | None) -> str:
         lines.append(f"    would fit: {largest.batch} example{'' if largest.batch == 1 else 's'}{at_length}{tokens}")
     elif largest is not None:
         lines.append("    not even one example fits")
-    lines += [f"    would help: {advice}" for advice in prediction.advice]
+    helpful = [advice for advice in prediction.advice if advice.fits]
+    lines += [f"    would help: {advice}" for advice in helpful]
+    if not helpful:
+        lines += [f"    would help, all together: {advice}" for advice in prediction.advice if " + " in advice.change]
     return "\n".join(lines)
 
 
