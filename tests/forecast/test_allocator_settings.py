@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foreshape.apps.forecast.caching_allocator import MIB, AllocatorConfig, CachingAllocator, DeviceBlock, OutOfDeviceMemory
@@ -30,6 +30,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(CONFIGS, EVENTS)
+@example(AllocatorConfig(expandable=True), [("allocate", MIB + 1, 0), ("free", 0, 0), ("allocate", 1 << 44, 0)])
 def test_figures_are_in_order_after_each_event(config: AllocatorConfig, events: list[tuple[str, int, int]]) -> None:
     allocator, live = CachingAllocator(config), list[DeviceBlock | None]()
     for event, value, stream in events:

@@ -416,7 +416,7 @@ class CachingAllocator:
         block = next((first for hole in sorted(pool.unmapped, key=_address) if _space(first := _start(hole)) >= size), None)
         if block is None:
             page = self._page(pool)
-            span = max(_VIRTUAL, -(-size // page) * page)
+            span = -(-max(_VIRTUAL, size) // page) * page
             block = DeviceBlock(pool, self._new_segment(span), self._end - span, span)
             block.mapped = False
             pool.unmapped.append(block)

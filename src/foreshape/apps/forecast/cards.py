@@ -152,7 +152,7 @@ def limit_of(limit: int | str) -> int:
     """Return the bytes of a limit.
 
     Raises:
-        SchemaError: so few that the unit is missing. MemoryPlanError: no number of bytes.
+        SchemaError: so few bytes as without a unit. MemoryPlanError: no number of bytes.
     """
     from foreshape.compiler.memory import bytes_of
 

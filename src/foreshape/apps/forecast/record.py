@@ -25,7 +25,7 @@ class Record:
         shrinking: slots of workspaces left out where they do not fit.
         notes: slot -> its note.
         marks: the number of events before each step, and after the last.
-        alive: the number of slots and of bytes that are not freed, at each of these marks.
+        alive: the number of slots and of bytes not freed, at each of these marks.
         repeated: the number of steps traced again at the first size, as the ones before left more slots alive.
     """
 

@@ -17,7 +17,7 @@ class PackedNetwork(NamedTuple):
     """A decoder with packed weights.
 
     Attributes:
-        words, scores, cache: as those of a `LanguageModel`, of its own program.
+        words, scores, cache: as of a `LanguageModel`, in its own program.
         values: the arrays of its packed weights and their scales, by name.
     """
 

@@ -448,7 +448,7 @@ class WordStep:
         names: of its words, places, held rows and scores.
         parameters: the values of its parameters and caches, by name.
         users, context: of the caches.
-        threads: that run a step together.
+        threads: the threads of a step.
 
     Raises:
         NoWordStep: the network has no such step.

@@ -1,4 +1,4 @@
-"""Networks whose constant matrices have 8 or 4 bits, in groups with a scale each, while all else is computed in fp32: what a text of one user waits for."""
+"""Networks whose constant matrices have 8 or 4 bits, in groups with a scale each, while all else is computed in fp32, for texts of few users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEIGHTS = ("int8", "int4")
 
 
 def grouped_layers_of(program: Program, exclude: Sequence[str] = ()) -> list[ScaledLayer]:
-    """Return the products and lookups with constant matrices that can be kept in groups. Raises as `scaled_layers_of`."""
+    """Return the products and lookups with constant matrices to be kept in groups. Raises as `scaled_layers_of`."""
     layers = scaled_layers_of(program)
     left = without([layer for layer in layers if layer.is_table or group_of(_rows(program, layer), 64)], exclude)
     unread = {layer.weight for layer in layers if layer not in left}  # a weight is kept once
@@ -44,7 +44,7 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
         group: the most rows of a weight with one scale.
 
     Raises:
-        SchemaError: a weight has numbers that are not finite.
+        SchemaError: a weight has infinite numbers or NaN.
     """
     rewriting, block = Rewriting(program), program.global_block
     bits: Literal[4, 8] = 8 if weights == "int8" else 4

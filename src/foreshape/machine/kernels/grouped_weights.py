@@ -1,6 +1,6 @@
 """Weights of 8 or 4 bits in groups, each with its scale, and products of fp32 rows with them.
 
-A weight ``[k, columns]`` lies in tiles of `TILE` columns, so that one is read from end to end: bytes ``[tiles, k, TILE]`` of 8 bits, or of 4 bits
+A weight ``[k, columns]`` lies in tiles of `TILE` columns, each read from end to end: bytes ``[tiles, k, TILE]`` of 8 bits, or of 4 bits
 ``[tiles, k / 2, TILE]``, where a byte has rows 2 i (its lower half) and 2 i + 1, each plus 8. The scales are ``[tiles, k / group, TILE]``, of fp32.
 """
 
@@ -23,7 +23,7 @@ _CANDIDATES: Final = 16
 
 
 def group_of(rows: int, group: int) -> int:
-    """Return the largest multiple of 4 up to a group's size that divides the rows; 0: there is none."""
+    """Return the largest multiple of 4 up to a group's size among the divisors of the rows; 0: there is none."""
     return next((size for size in range(min(group, rows) // 4 * 4, 0, -4) if rows % size == 0), 0)
 
 
@@ -35,7 +35,7 @@ def pack(weight: Tensor, bits: Bits, group: int) -> tuple[Tensor, Tensor]:
     Args:
         weight: of finite numbers.
         bits: 8 or 4.
-        group: the rows with one scale; a multiple of 4 that divides ``k``.
+        group: the rows with one scale; a multiple of 4, and a divisor of ``k``.
     """
     rows, columns = weight.shape
     padded = torch.nn.functional.pad(weight.float(), (0, -columns % TILE)).view(rows // group, group, -1)

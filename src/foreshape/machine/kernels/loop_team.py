@@ -1,4 +1,4 @@
-"""Threads that run instructions of `foreshape.machine.kernels.word_loop` together.
+"""Threads for the instructions of `foreshape.machine.kernels.word_loop`.
 
 They are libgomp's, where it is the process's OpenMP: torch's own threads wait awake for some time behind each kernel, and others would have to wait for them.
 Elsewhere they are Python's.
@@ -57,7 +57,7 @@ def _function() -> Any:
 
 @cache
 def _openmp() -> tuple[Any, int, int] | None:
-    """Return libgomp's function for a parallel part, and the addresses of those for a thread's number and the number of threads; None without libgomp."""
+    """Return libgomp's function for a parallel part, and the addresses of two more, for a thread's number and their number; None without libgomp."""
     if not is_libgomp():
         return None
     library: Final = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
 """Products of one row or four with a tile of 64 columns of a weight, as LLVM's instructions for numba: the sums stay in registers.
 
 Numbers of the weight are fp32, whole numbers of 8 bits, or of 4 bits as `foreshape.machine.kernels.grouped_weights` packs them. Each sum goes through the rows
-of the weight in their order, with one rounding for each number where the processor can, so that one row and four get the same bits.
+of the weight in their order, with one rounding for each number where the processor can: one row and four get the same bits.
 """
 
 from __future__ import annotations

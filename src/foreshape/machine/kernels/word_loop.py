@@ -1,7 +1,7 @@
 """A step of few rows as instructions of one loop in machine code, shared by several threads: the next word of some texts.
 
 With one row the products read each weight once, so the memory's bandwidth is the time, and calls of torch between them come on top. The loop is `run`, plain
-Python over addresses, compiled by numba (``pip install 'foreshape[plan]'``) and kept on disk. Each thread runs all instructions: those with parts take theirs,
+Python over addresses, compiled by numba (``pip install 'foreshape[plan]'``) and kept on disk. Each thread runs all instructions: of parallel ones its part,
 the others are the first thread's. A barrier stands before an instruction where another thread may still write or read its numbers.
 
 `run` has a row of `WIDTH` whole numbers for each instruction: its code, 1 behind a barrier, `OPERANDS` addresses, `DIMS` sizes; and `NUMBERS` of fp64.
@@ -219,7 +219,7 @@ def _unary(kind: int, begin: int, end: int, x: Any, y: Any, u: Any, v: Any) -> N
 
 
 def _attention(places: Any, out: int, scratch: int, held: int, first: int, sizes: Any, scale: Any, cap: Any) -> None:
-    """Put a new key and value of one head behind the older ones, and write the mixed values of the query heads that share it.
+    """Put a new key and value of one head behind the older ones, and write the mixed values of its query heads.
 
     Args:
         places: the addresses of the queries ``[group, size]``, of the new key and value ``[size]``, and of the head's columns of the text's first rows in
@@ -295,7 +295,7 @@ def _product(x: int, weight: int, y: int, rows: int, inner: int, columns: int, b
 
 
 def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting: int, met: int, yielding: int) -> int:
-    """Run a thread's part of all instructions; return to the first thread the number of refused operands, which counted as zeros.
+    """Run a thread's part of all instructions; return to the first thread the number of refused operands, each taken as zeros.
 
     Args:
         table, numbers: `WIDTH` whole numbers and `NUMBERS` others for each instruction.
