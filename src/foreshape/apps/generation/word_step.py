@@ -16,7 +16,6 @@ import numpy as np
 
 from foreshape.core.dims import evaluate
 from foreshape.core.spec import FP32, INT64, Spec
-from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
 from foreshape.language.operator import Operator
@@ -34,8 +33,9 @@ MOST_ROWS: Final = 64
 """So many texts at most."""
 _ALIGNMENT: Final = 64
 _NO_ID: Final = -1 << 62
-_SMALL: Final = 512
-"""Functions of fewer elements are one thread's."""
+_SMALL: Final = {loop.UNARY: 512}
+"""Functions of fewer elements are one thread's; others of fewer than `_FEW`."""
+_FEW: Final = 8192
 _ACTIVATIONS: Final = {("swish", ""): loop.SWISH, ("tanh", ""): loop.TANH, ("gelu", "none"): loop.GELU, ("gelu", "tanh"): loop.GELU_BY_TANH}
 _FUNCTIONS: Final = {"sin": loop.SINE, "cos": loop.COSINE}
 _POWERS: Final = {2.0: loop.SQUARE, -0.5: loop.ROOT_INVERSE}
@@ -207,7 +207,7 @@ class _StepWriter:
             kind, numbers = _function(computation)
             if kind is None:
                 raise NoWordStep(f"{op.type} has no instructions")
-            self._add(loop.UNARY, (x, None, out), (kind, prod(dims), _SMALL), numbers, writes=[out])
+            self._add(loop.UNARY, (x, None, out), (kind, prod(dims)), numbers, writes=[out])
         return out
 
     def _pair(self, kind: int, x: _Operand, y: _Operand, out: _Operand, axis: int) -> None:
@@ -354,8 +354,10 @@ class _Instructions(NamedTuple):
     table: Any
     numbers: Any
     length: int
-    scores: Any
-    """``[rows, vocabulary]``, in the workspace."""
+    scores: list[tuple[int, int, int]]
+    """The places in the table with addresses in the scores, each with its bytes from their beginning."""
+    dims: tuple[int, ...]
+    """Of the scores."""
     kept: list[Any]
 
 
@@ -413,8 +415,10 @@ def _tabled(writer: _StepWriter) -> _Instructions:
     read: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
     in_parts = False
+    scores: list[tuple[int, int, int]] = []
     for at, piece in enumerate(writer.pieces):
-        is_in_parts = piece.code in loop.PARALLEL
+        elements = max(prod(v.dims) for v in (*piece.reads, *piece.writes))
+        is_in_parts = piece.code in loop.ALWAYS_IN_PARTS or (piece.code in loop.MAYBE_IN_PARTS and elements >= _SMALL.get(piece.code, _FEW))
         reads, writes = [extent(v) for v in piece.reads], [extent(v) for v in piece.writes]
         meets = _overlap(reads, written) or _overlap(writes, written) or _overlap(writes, read)
         waits = meets and (in_parts or is_in_parts)
@@ -427,13 +431,13 @@ def _tabled(writer: _StepWriter) -> _Instructions:
         if piece.code == loop.COPY:
             operands[0], operands[2] = operands[0] + int(piece.numbers[0]), operands[2] + int(piece.numbers[1])
         dims = [address(d) if isinstance(d, _Operand) else d for d in piece.dims]
-        table[at, : 2 + len(operands)] = [piece.code, waits, *operands]
+        table[at, : 2 + len(operands)] = [piece.code, loop.BEHIND_BARRIER * waits + loop.IN_PARTS * is_in_parts, *operands]
+        for place, v in enumerate(piece.operands):
+            if v is not None and v.place == writer.scores.place:
+                scores.append((at, 2 + place, operands[place] - address(v)))
         table[at, 2 + loop.OPERANDS : 2 + loop.OPERANDS + len(dims)] = dims
         numbers[at, : len(piece.numbers)] = piece.numbers
-    rows, columns = writer.scores.dims
-    begin = address(writer.scores) - workspace.ctypes.data
-    scores = workspace[begin : begin + 4 * rows * columns].view(np.float32).reshape(rows, columns)
-    return _Instructions(table, numbers, len(writer.pieces), scores, [workspace, *writer.kept])
+    return _Instructions(table, numbers, len(writer.pieces), scores, writer.scores.dims, [workspace, *writer.kept])
 
 
 def _overlap(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> bool:
@@ -487,4 +491,7 @@ class WordStep:
                 table = self._tables[rows] = self._table(rows)
             self._words[:rows] = words
             self._places[:rows], self._places[rows : 2 * rows] = slots, held
-            return to_tensor(table.scores.copy()) if run_together(table.table, table.numbers, table.length, self._threads) else None
+            scores = torch.empty(table.dims)
+            for at, place, offset in table.scores:
+                table.table[at, place] = scores.data_ptr() + offset
+            return scores if run_together(table.table, table.numbers, table.length, self._threads) else None

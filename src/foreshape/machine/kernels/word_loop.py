@@ -4,8 +4,8 @@ With one row the products read each weight once, so the memory's bandwidth is th
 Python over addresses, compiled by numba (``pip install 'foreshape[plan]'``) and kept on disk. Each thread runs all instructions: of parallel ones its part,
 the others are the first thread's. A barrier stands before an instruction where another thread may still write or read its numbers.
 
-`run` has a row of `WIDTH` whole numbers for each instruction: its code, 1 behind a barrier, `OPERANDS` addresses, `DIMS` sizes; and `NUMBERS` of fp64.
-Tensors are fp32 and lie contiguously, ids are int64. Nothing here checks a size: `foreshape.apps.generation.word_step` does.
+`run` has a row of `WIDTH` whole numbers for each instruction: its code, `BEHIND_BARRIER` and `IN_PARTS`, `OPERANDS` addresses, `DIMS` sizes; and `NUMBERS` of
+fp64. Tensors are fp32 and lie contiguously, ids are int64. Nothing here checks a size: `foreshape.apps.generation.word_step` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.machine.kernels.instructions import SWITCH, exponential, floats, intrinsics, longs, with_names
-from foreshape.machine.kernels.tile_products import byte_tile, byte_tile_of_one, float_tile, half_byte_tile, half_byte_tile_of_one, tile_kernels
+from foreshape.machine.kernels.tile_products import (
+    byte_tile,
+    byte_tile_of_one,
+    dot_of_one,
+    dots,
+    float_tile,
+    half_byte_tile,
+    half_byte_tile_of_one,
+    tile_kernels,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +43,11 @@ AFFINE, SQUARE, ROOT_INVERSE, SINE, COSINE, TANH, SWISH, GELU, GELU_BY_TANH, REL
 """Kinds of `UNARY`."""
 BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, BYTE_LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION = range(13)
 """The codes of instructions; `run` tells each one's operands and sizes."""
-PARALLEL: Final = frozenset({UNARY, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION})
-"""The instructions in parts."""
+BEHIND_BARRIER, IN_PARTS = 1, 2
+"""Flags of an instruction: all threads meet before it; each thread takes a part of it."""
+ALWAYS_IN_PARTS: Final = frozenset({PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION})
+MAYBE_IN_PARTS: Final = frozenset({UNARY, BINARY, COPY, MEAN, LAYER_NORM})
+"""The instructions in parts if they have many numbers."""
 _SPINS: Final = 4000
 """Turns of waiting before the thread lets others run."""
 
@@ -294,6 +306,26 @@ def _product(x: int, weight: int, y: int, rows: int, inner: int, columns: int, b
             k += 1
 
 
+def _turned_product(x: int, weight: int, y: int, rows: int, inner: int, columns: int, begin: int, end: int) -> None:
+    """Compute the columns from ``begin`` to ``end`` of y [rows, columns] = x [rows, inner] times a weight [columns, inner], turned."""
+    whole = inner // 64 * 64
+    for first in range(begin, end, 16):  # rows of the weight stay in the cache for all of x
+        r = 0
+        while r < rows:
+            place, block = x + 4 * r * inner, 4 if r + 4 <= rows else 1
+            for j in range(first, min(end, first + 16)):
+                w, out = weight + 4 * j * inner, y + 4 * (r * columns + j)
+                if block == 4:
+                    dots(place, 4 * inner, w, out, 4 * columns, whole)
+                else:
+                    dot_of_one(place, 4 * inner, w, out, 4 * columns, whole)
+                if whole < inner:
+                    for i in range(block):
+                        z = floats(out + 4 * i * columns)
+                        z[0] += _dot(floats(place + 4 * (i * inner + whole)), floats(w + 4 * whole), inner - whole)
+            r += block
+
+
 def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting: int, met: int, yielding: int) -> int:
     """Run a thread's part of all instructions; return to the first thread the number of refused operands, each taken as zeros.
 
@@ -308,7 +340,7 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
     refused = 0
     for at in range(count + 1):
         row = at * WIDTH
-        if threads > 1 and (at == count or table[row + 1]):
+        if threads > 1 and (at == count or table[row + 1] & 1):
             met += threads
             arrive(meeting)
             spins = 0
@@ -319,7 +351,8 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
         if at == count:
             return refused
         code = table[row]
-        if thread != 0 and code not in (UNARY, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION):
+        t, ts = (thread, threads) if table[row + 1] & 2 else (0, 1)
+        if thread != 0 and ts == 1:
             continue
         a, b, c, d, e, f = table[row + 2], table[row + 3], table[row + 4], table[row + 5], table[row + 6], table[row + 7]
         m, n, k, n3, n4, n5 = table[row + 8], table[row + 9], table[row + 10], table[row + 11], table[row + 12], table[row + 13]
@@ -327,48 +360,44 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
         u, v = np.float32(numbers[NUMBERS * at]), np.float32(numbers[NUMBERS * at + 1])
         if code == PRODUCT:  # c [m, k] = a [m, n] b [n, k]; in parts of 16 columns
             parts = (k + 15) // 16
-            _product(a, b, c, m, n, k, min(k, 16 * (parts * thread // threads)), min(k, 16 * (parts * (thread + 1) // threads)))
+            _product(a, b, c, m, n, k, min(k, 16 * (parts * t // ts)), min(k, 16 * (parts * (t + 1) // ts)))
         elif code == TURNED_PRODUCT:  # c [m, k] = a [m, n] b' for b [k, n]
-            for j in range(k * thread // threads, k * (thread + 1) // threads):
-                w = floats(b + 4 * j * n)
-                for r in range(m):
-                    floats(c + 4 * r * k)[j] = _dot(floats(a + 4 * r * n), w, n)
+            _turned_product(a, b, c, m, n, k, k * t // ts, k * (t + 1) // ts)
         elif code in (BYTE_PRODUCT, HALF_BYTE_PRODUCT):
             # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d; at n4 are 256 numbers and the groups of all rows for each thread
             tiles, scratch = (k + 63) // 64, n4 + 4 * thread * (256 + m * n3)
             if code == HALF_BYTE_PRODUCT:
                 _group_sums(a, m, n, n3, floats(scratch + 1024))
-            for tile in range(tiles * thread // threads, tiles * (thread + 1) // threads):
+            for tile in range(tiles * t // ts, tiles * (t + 1) // ts):
                 _grouped(a, b, d, c, (m, n, k, n3), tile, scratch, code == HALF_BYTE_PRODUCT)
         elif code == BINARY:  # c [m, n, k] = a, b with these steps along the axes, of the kind n3
             s3, s4 = table[row + 12], table[row + 15]
-            for i in range(m):
-                for j in range(n):
-                    x = floats(a + 4 * (i * s3 + j * table[row + 13]))
-                    y = floats(b + 4 * (i * s4 + j * table[row + 16]))
-                    _binary(n3, k, x, y, floats(c + 4 * (i * n + j) * k), table[row + 14], table[row + 17])
-        elif code == UNARY:  # c [n] = of a, of the kind m; from k numbers on in parts
-            if n < k:
-                if thread == 0:
-                    _unary(m, 0, n, floats(a), floats(c), u, v)
-            else:
-                _unary(m, n * thread // threads, n * (thread + 1) // threads, floats(a), floats(c), u, v)
+            step_x, step_y, first, last = table[row + 14], table[row + 17], 0, k
+            if m * n == 1:
+                first, last, t, ts = k * t // ts, k * (t + 1) // ts, 0, 1
+            for part in range(m * n * t // ts, m * n * (t + 1) // ts):
+                i, j = part // n, part % n
+                x = floats(a + 4 * (i * s3 + j * table[row + 13] + first * step_x))
+                y = floats(b + 4 * (i * s4 + j * table[row + 16] + first * step_y))
+                _binary(n3, last - first, x, y, floats(c + 4 * (part * k + first)), step_x, step_y)
+        elif code == UNARY:  # c [n] = of a, of the kind m
+            _unary(m, n * t // ts, n * (t + 1) // ts, floats(a), floats(c), u, v)
         elif code == COPY:  # c [m, n, k] with the steps n6, n7, n8 = a with the steps n3, n4, n5
-            for i in range(m):
-                for j in range(n):
-                    x, y = floats(a + 4 * (i * n3 + j * n4)), floats(c + 4 * (i * n6 + j * n7))
-                    if n5 == 1 and n8 == 1:
-                        for p in range(k):
-                            y[p] = x[p]
-                    else:
-                        for p in range(k):
-                            y[p * n8] = x[p * n5]
+            for part in range(m * n * t // ts, m * n * (t + 1) // ts):
+                i, j = part // n, part % n
+                x, y = floats(a + 4 * (i * n3 + j * n4)), floats(c + 4 * (i * n6 + j * n7))
+                if n5 == 1 and n8 == 1:
+                    for p in range(k):
+                        y[p] = x[p]
+                else:
+                    for p in range(k):
+                        y[p * n8] = x[p * n5]
         elif code == MEAN:  # c [m] = the sums of the rows of a [m, n], times u
-            for i in range(m):
+            for i in range(m * t // ts, m * (t + 1) // ts):
                 x = floats(a + 4 * i * n)
                 floats(c)[i] = u * _total(x, n)
         elif code == LAYER_NORM:  # c [m, n] of a, with the scale b and the shift d, if they are there, and the epsilon u
-            for i in range(m):
+            for i in range(m * t // ts, m * (t + 1) // ts):
                 x, y = floats(a + 4 * i * n), floats(c + 4 * i * n)
                 middle = _total(x, n) / np.float32(n)
                 factor = np.float32(1) / np.sqrt(_spread(x, middle, n) / np.float32(n) + u)
@@ -411,7 +440,7 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
             # held rows [2, m] at the addresses behind the sizes: n = key heads, k = group, n3 = size, n4 = window; n5, n6: the addresses
             places = longs(n6)
             pitch = n * n3
-            for part in range(m * n * thread // threads, m * n * (thread + 1) // threads):
+            for part in range(m * n * t // ts, m * n * (t + 1) // ts):
                 text, head = part // n, part % n
                 held, columns = places[m + text], 4 * head * n3
                 base = 4 * places[text] * n8 * pitch + columns
@@ -516,7 +545,7 @@ def compiled() -> int:
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
     for function in (_dot, _total, _spread):  # sums in any order, the same for each row
         names[function.__name__] = numba.njit(error_model="numpy", fastmath=True)(with_names(function, names))
-    for function in (_add_rows, _add_row, _binary, _unary, _attention, _product, _group_sums, _grouped, run):
+    for function in (_add_rows, _add_row, _binary, _unary, _attention, _product, _turned_product, _group_sums, _grouped, run):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
     signature, whole = types.void(types.CPointer(types.int64)), with_names(follow, names)
     try:
