@@ -96,7 +96,7 @@ def test_json_has_the_forecast_and_options_go_before_the_functions_own() -> None
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ("nets_to_forecast:wrong_name", "with 'batchs', which is no argument of fs.forecast: did you mean 'batch'?"),
-    ("nets_to_forecast:no_module", "must be the module under 'module'"),
+    ("nets_to_forecast:no_module", "needs the module under 'module'"),
     ("nets_to_forecast:no_example", "forecast needs an example"),
     ("nets_to_forecast:unforeseeable", f"at nets_to_forecast.py:{line_number('scores.sum() > 0')}: "),
     ("nets_to_forecast:fails", f"nets_to_forecast.py:{line_number('torch.zeros(2, 5)')}    return torch.nn.Linear(3, 4)"),

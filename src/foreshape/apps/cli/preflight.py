@@ -137,7 +137,7 @@ def _arguments(place: str, product: tuple[Any, Any]) -> dict[str, Any]:
         if name not in parameters:
             raise SchemaError(f"{place} returns a dict with {name!r}, which is no argument of fs.forecast{did_you_mean(name, parameters)}")
     if "module" not in arguments:
-        raise SchemaError.must(f"the dict that {place} returns", "the module under 'module'", ", ".join(arguments) or "nothing")
+        raise SchemaError(f"the dict that {place} returns needs the module under 'module'; seen {', '.join(arguments) or 'nothing'}")
     return arguments
 
 
@@ -148,7 +148,7 @@ def read_lengths(path: Path) -> list[int | tuple[int, int]]:
         FormatError: another line, whose number it has, or no batch at all. OSError: the file cannot be read.
     """
     out: list[int | tuple[int, int]] = []
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, 1):
             text = line.strip()
             if not text or text.startswith("#"):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.apps.forecast.cards import Card
 from foreshape.compiler.memory import byte_text
+
+
+MOST_EXAMPLES: Final = 1 << 24
+"""Larger batches are not looked for."""
 
 
 class StepPeak(NamedTuple):
@@ -148,7 +152,8 @@ class Forecast:
             lines.append(f"  batch {self.dies_at} dies first: {_sizes(step.batch, step.length)}")
         if self.largest is not None:
             tokens = f", or {self.largest.tokens} padded tokens of any length" if self.largest.tokens else ""
-            lines.append(f"  the largest that fits: {_sizes(self.largest.batch, self.largest.length)}{tokens}")
+            words = "this and more fits" if self.largest.batch >= MOST_EXAMPLES - 1 else "the largest that fits"
+            lines.append(f"  {words}: {_sizes(self.largest.batch, self.largest.length)}{tokens}")
         if self.peak_tensors and tensors:
             lines += ["  at the peak:", *(f"    {tensor}" for tensor in self.peak_tensors[:tensors])]
         if self.advice:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foreshape.apps.forecast.caching_allocator import LARGE_STEP
 from foreshape.apps.forecast.cards import Card
-from foreshape.apps.forecast.forecast_results import Largest
+from foreshape.apps.forecast.forecast_results import MOST_EXAMPLES, Largest
 from foreshape.apps.forecast.run_model import RunModel
 from foreshape.apps.forecast.size_formulas import Sizes
 
@@ -16,7 +16,6 @@ SAFETY: Final = 1.05
 """In a synthetic check with unbiased errors of 3 %, 4 % of runs died under a limit of 1.05 times the forecast, and 51 % at 1.00."""
 _MOST_SAFETY: Final = 1.10
 """The margin for unknown workspaces: beyond it convolutions take smaller ones."""
-_MOST: Final = 1 << 24
 _REPLAYED: Final = 64
 """The most batches of a run to be replayed for a token budget."""
 _SHUFFLES: Final = 3
@@ -40,7 +39,7 @@ def largest_batch(model: RunModel, length: int, memory: Callable[[int], Any], ca
     if not goes_through(1):
         return 0
     low, high = 1, 2
-    while high < _MOST and goes_through(high):
+    while high < MOST_EXAMPLES and goes_through(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

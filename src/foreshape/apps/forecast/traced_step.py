@@ -116,7 +116,7 @@ def _refused(error: Exception, recorder: Recorder) -> MemoryPlanError:
     if type(error).__name__ in _NEED_NUMBERS:
         cause = "a number of a tensor is asked for here, as `.item()`, `if tensor:` and `x[x > 0]` do"
         return MemoryPlanError(f"the training step cannot run on tensors without numbers, at {place}: {cause}. Forecast the module without this line")
-    return MemoryPlanError(f"the training step fails, at {place}: {type(error).__name__}: {str(error).strip()[:300]}")
+    return MemoryPlanError(f"the training step fails, at {place}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}")
 
 
 class _TracedRun:

@@ -357,7 +357,7 @@ class _Instructions(NamedTuple):
     scores: list[tuple[int, int, int]]
     """The places in the table with addresses in the scores, each with its bytes from their beginning."""
     dims: tuple[int, ...]
-    """Of the scores."""
+    """The dims of the scores."""
     kept: list[Any]
 
 

@@ -319,10 +319,10 @@ def _turned_product(x: int, weight: int, y: int, rows: int, inner: int, columns:
                     dots(place, 4 * inner, w, out, 4 * columns, whole)
                 else:
                     dot_of_one(place, 4 * inner, w, out, 4 * columns, whole)
-                if whole < inner:
-                    for i in range(block):
-                        z = floats(out + 4 * i * columns)
-                        z[0] += _dot(floats(place + 4 * (i * inner + whole)), floats(w + 4 * whole), inner - whole)
+                z, i = floats(out), 0
+                while i < block and whole < inner:
+                    z[i * columns] += _dot(floats(place + 4 * (i * inner + whole)), floats(w + 4 * whole), inner - whole)
+                    i += 1
             r += block
 
 
