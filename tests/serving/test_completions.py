@@ -264,6 +264,9 @@ def test_any_value_in_any_field_is_answered_in_words(server: BackgroundServer) -
         if found.status != 200:
             assert len(found.json["error"]["message"]) > 10
     assert seen == {200, 400, 404}
+    for path, body in ((CHAT, b'{"messages": [' + b"{}," * 60000 + b"{}]}"), (COMPLETIONS, b'{"prompt": [' + b"1," * 1000000 + b"1]}")):
+        found = ask(server.address, "POST", path, body)
+        assert found.status == 400 and "it has more" in found.json["error"]["message"]
     for body in (
         b"",
         b"{",

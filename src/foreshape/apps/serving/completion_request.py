@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import DecodeError, Raw, Struct, json
 
 from foreshape.apps.generation.text_settings import TextSettings, seen
-from foreshape.apps.serving.request_json import decoded, is_absent
+from foreshape.apps.serving.request_json import MAX_KEYS, MAX_VALUES, decoded, is_absent
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.text_routes import read_texts
 from foreshape.errors import SchemaError
@@ -162,6 +162,8 @@ def read_completion(body: bytes) -> CompletionRequest:
     fields = _read(_completions, body)
     if fields.best_of is not None and fields.best_of != (fields.n or 1):
         raise RequestError(400, "best_of is not supported: it may be n, or be left out", field="best_of", code="unsupported_parameter")
+    if bytes(fields.prompt)[:1] == b"[" and bytes(fields.prompt).count(b",") >= MAX_VALUES:
+        raise RequestError(400, f"a list of prompts may have {MAX_VALUES:,} words, or commas in its texts; it has more", field="prompt")
     try:
         prompts = read_texts("prompt", fields.prompt, ids=True)
     except RequestError as error:
@@ -188,6 +190,8 @@ def read_chat(body: bytes) -> CompletionRequest:
 
 
 def _read(decoder: json.Decoder[F], body: bytes) -> F:
+    if body.count(b"{") > MAX_KEYS:  # each object takes many times its bytes
+        raise RequestError(400, f"a request may have {MAX_KEYS:,} opening braces, in texts too; it has more")
     fields = decoded("the request", decoder, body)
     _need_neutral(fields, "")
     if fields.n is not None and not 1 <= fields.n <= MAX_CHOICES:
