@@ -138,10 +138,10 @@ ADAPTERS_PYTHON ?= $(ADAPTERS_VENV)/bin/python
 
 $(ADAPTERS_VENV)/bin/python:
 	$(PYTHON) -m venv $(ADAPTERS_VENV)
-	$(ADAPTERS_VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[embed,serve]' pytest langchain-core==1.7.2 chromadb==1.5.9 openai==3.57.0
+	$(ADAPTERS_VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[embed,serve]' pytest hypothesis langchain-core==1.7.2 chromadb==1.5.9 openai==3.57.0
 
 adapters: $(ADAPTERS_PYTHON) ## embedders in LangChain and Chroma, and the server asked by OpenAI's client (in the Python of ADAPTERS_PYTHON, or one made for it)
-	$(ADAPTERS_PYTHON) -m pytest tests/embedding/test_adapters.py tests/serving/test_text_routes.py tests/recipes/test_recipes.py -k "langchain or chroma or openai"
+	$(ADAPTERS_PYTHON) -m pytest tests/embedding/test_adapters.py tests/serving/test_text_routes.py tests/serving/test_completions.py tests/recipes/test_recipes.py -k "langchain or chroma or openai"
 
 # The networks that are brought over from torch.
 TORCH_FAMILIES_VENV := $(CURDIR)/.venv-torch-families

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers", reason="the extra embed")
 
 from tokenizer_folders import PAIRS, TEXTS, cases, field, pieces_model, write_tokenizer_folder
 
-from foreshape.apps.embedding.tokenization import TextTokenizer
+from foreshape.apps.tokenization.text_tokenizer import TextTokenizer
 from foreshape.errors import FormatError, SchemaError
 
 EXPECTED = json.loads(Path(__file__).with_name("expected_tokens.json").read_text())

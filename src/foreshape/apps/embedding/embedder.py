@@ -13,8 +13,8 @@ from foreshape.apps.embedding.memory_bound import MemoryBound, TextMemoryError
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
 from foreshape.apps.embedding.text_batches import Limits, batch_limits, batches, windows
 from foreshape.apps.embedding.text_network import open_encoder, open_file
-from foreshape.apps.embedding.tokenization import TextTokenizer, Token, Tokenized, cut_bytes, length_of
-from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
+from foreshape.apps.tokenization.text_tokenizer import TextTokenizer, Token, Tokenized, cut_bytes, length_of
+from foreshape.apps.tokenization.vocabulary_files import TOKENIZER_FILES
 from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.interop.compiled_file import is_compiled

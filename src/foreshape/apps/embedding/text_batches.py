@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from foreshape.apps.embedding.tokenization import length_of
+from foreshape.apps.tokenization.text_tokenizer import length_of
 from foreshape.language.program import Variable
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from foreshape import layer
 from foreshape.apps.embedding.encoder_kinds import KINDS, normal_config
 from foreshape.apps.embedding.encoder_network import EncoderNetwork
 from foreshape.apps.embedding.memory_bound import MemoryBound
-from foreshape.apps.embedding.settings_files import naming, read_settings
 from foreshape.apps.generation.transformers_models import folder_weights, store_weights
+from foreshape.apps.tokenization.settings_files import naming, read_settings
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor

@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as HTTPError
 
 from foreshape.apps.serving.access import AccessLog
+from foreshape.apps.serving.completion_routes import CompletionRoutes
 from foreshape.apps.serving.generate_route import GenerateRoute
 from foreshape.apps.serving.infer_route import InferRoute
 from foreshape.apps.serving.served_model import ServedModel
@@ -58,7 +59,7 @@ def make_app(service: Service, watch: bool = True) -> ASGIApp:
     app.add_exception_handler(Exception, _failed)
     _add_protocol(app, service)
     _add_pages(app, service)
-    return AccessLog(InferRoute(GenerateRoute(TextRoutes(app, service), service), service), service)
+    return AccessLog(InferRoute(GenerateRoute(CompletionRoutes(TextRoutes(app, service), service), service), service), service)
 
 
 async def _watch(service: Service) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 from foreshape.apps.generation.text_settings import TextSettings, seen
 from foreshape.apps.serving.infer_route import Target, refuse, start, target_of
@@ -127,7 +127,7 @@ class GenerateRoute:
             return
         way, target = match
         scope["counted_as"], scope["path_params"] = f"/v2/models/{{model}}/{way}", target._asdict()
-        sender = _Sender(send)
+        sender = EventSender(send)
         try:
             if scope["method"] != "POST":
                 raise RequestError(405, f"{scope['method'][:20]}: texts are asked for with POST")
@@ -142,7 +142,7 @@ class GenerateRoute:
             if not sender.started:
                 await start(send, _GONE, [], b"")
 
-    async def _answer(self, streams: bool, target: Target, scope: Scope, receive: Receive, sender: _Sender) -> None:
+    async def _answer(self, streams: bool, target: Target, scope: Scope, receive: Receive, sender: EventSender) -> None:
         service = self._service
         until = monotonic() + service.limits.seconds
         service.repository.find(*target)  # before the body is read
@@ -158,15 +158,15 @@ class GenerateRoute:
                 raise RequestError(400, f"{target.model[:100]} writes no texts; ask for its results with .../infer")
             head: dict[str, Any] = {"model_name": target.model, "model_version": version, **({} if request.id is None else {"id": request.id})}
             words, end = list[int](), dict[str, str]()
-            async with contextlib.aclosing(_events(served, request, until, receive)) as events:
-                async for event in events:
+            with TextEvents(served, receive) as texts:
+                texts.write(request.prompt, request.settings, until)
+                while not end:
+                    _, event = await texts.next()
                     end = _end_of(event)
                     if not streams:
                         words += event.words
                     elif event.words or end:
                         await sender.event({**head, "output_ids": event.words, **end})
-                    if end:
-                        break
             if streams:
                 await sender.end()
             else:
@@ -177,51 +177,72 @@ def _end_of(event: TextEvent) -> dict[str, str]:
     return {} if event.reason is None else {"finish_reason": {"most": "length"}.get(event.reason, event.reason)}
 
 
-async def _events(served: ServedWriter, request: TextRequest, until: float, receive: Receive) -> AsyncGenerator[TextEvent]:
-    """Yield the events of a text up to its end. When the client goes away, or nobody asks on, the text ends early.
+class TextEvents:
+    """A context manager for texts of one client: when the client goes away, or the context ends, they end early.
 
-    Raises:
-        RequestError: the text's error. ClientGone: the client has gone away.
+    Args:
+        served: writes them.
+        receive: of the client's request, after its body.
     """
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[TextEvent | None]()
 
-    def tell(event: TextEvent) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(queue.put_nowait, event)
+    def __init__(self, served: ServedWriter, receive: Receive) -> None:
+        self._served, self._receive = served, receive
+        self._loop, self._queue = asyncio.get_running_loop(), asyncio.Queue[tuple[TextJob, TextEvent] | None]()
+        self._jobs: list[TextJob] = []
 
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
+    def __enter__(self) -> Self:
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._watcher.cancel()
+        for job in self._jobs:
+            self.give_up(job)
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        queue.put_nowait(None)
+        self._queue.put_nowait(None)
 
-    job = TextJob(request.prompt, request.settings, until, tell)
-    served.write(job)
-    watcher = asyncio.create_task(watch())
-    try:
-        while True:
-            event = await queue.get()
-            if event is None:
-                raise ClientGone
-            if event.error is not None:
-                raise event.error
-            yield event
-    finally:
-        watcher.cancel()
-        served.give_up(job)
+    def write(self, prompt: list[int], settings: Mapping[str, Any], until: float) -> TextJob:
+        """Begin a text, as of `TextJob`. Raises `RequestError` if the model has no place for it."""
+
+        def tell(event: TextEvent) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, (job, event))
+
+        job = TextJob(prompt, settings, until, tell)
+        self._served.write(job)
+        self._jobs.append(job)
+        return job
+
+    def give_up(self, job: TextJob) -> None:
+        """End a text as it is; some of its events may still come."""
+        self._served.give_up(job)
+
+    async def next(self) -> tuple[TextJob, TextEvent]:
+        """Return the next event of any text. Raises `RequestError`, the error of a text; `ClientGone`."""
+        found = await self._queue.get()
+        if found is None:
+            raise ClientGone
+        if found[1].error is not None:
+            raise found[1].error
+        return found
 
 
-class _Sender:
+class EventSender:
     """The answer to a request: whole, or as server-sent events."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.started = send, False
 
-    async def event(self, content: Mapping[str, Any]) -> None:
-        """Send one event; before the first one the head."""
+    async def event(self, content: Mapping[str, Any] | str) -> None:
+        """Send one event, JSON or a word; before the first one the head."""
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": [_EVENTS, (b"cache-control", b"no-store")]})
-        message: Message = {"type": "http.response.body", "body": b"data: " + json.dumps(content).encode() + b"\n\n", "more_body": True}
+        data = content if isinstance(content, str) else json.dumps(content)
+        message: Message = {"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True}
         await self._send(message)
 
     async def end(self) -> None:

@@ -24,7 +24,8 @@ _KINDS: Final = {
     "bool": "true or false",
     "null": "null",
 }
-_MISMATCH: Final = re.compile(r"Expected `(\w+)[^`]*`, got `(\w+)`(?: - at `(?:key in )?\$?\.?([^`]*)`)?")
+_MISMATCH: Final = re.compile(r"Expected `(\w+(?: \| \w+)*)[^`]*`, got `(\w+)`(?: - at `(?:key in )?\$?\.?([^`]*)`)?")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
 _PLACE: Final = re.compile(r"\(byte ([0-9]+)\)")
 _NO_NUMBER: Final = re.compile(rb"-?(NaN|Infinity)")
 
@@ -132,20 +133,23 @@ def decoded(field: str, decoder: json.Decoder[T], data: bytes | bytearray | memo
     except RecursionError:
         raise RequestError(400, f"{field} is nested too deeply") from None
     except ValidationError as error:
-        raise RequestError(400, _mismatch(field, str(error))) from None
+        raise _mismatch(field, str(error)) from None
     except DecodeError as error:
         _refuse_text(field, str(error), bytes(data))
     except UnicodeDecodeError as error:
         raise RequestError(400, f"{field} is no JSON: {error}"[:200]) from None
 
 
-def _mismatch(field: str, words: str) -> str:
+def _mismatch(field: str, words: str) -> RequestError:
     match = _MISMATCH.match(words)
-    if match is None:  # a number past the range of any float
-        return f"{field}: {words[:1].lower()}{words[1:200]}"
+    if match is None:  # a number past the range of any float, or an unknown field
+        unknown = _UNKNOWN.match(words)
+        return RequestError(400, f"{field}: {words[:1].lower()}{words[1:200]}", field=unknown and unknown[1][:100])
     expected, kind, place = match.groups()
     place = place or ""
-    return f"{field + place if place[:1] in ('', '[') else place} must be {_KINDS.get(expected, expected)}; seen {_KINDS.get(kind, kind)}"
+    name = field + place if place[:1] in ("", "[") else place
+    kinds = [_KINDS.get(part, part) for part in expected.split(" | ") if part != "null" or expected == part]
+    return RequestError(400, f"{name} must be {' or '.join(kinds)}; seen {_KINDS.get(kind, kind)}", field=name if place else None)
 
 
 def _refuse_text(field: str, words: str, text: bytes) -> NoReturn:

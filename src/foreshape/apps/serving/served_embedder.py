@@ -14,14 +14,14 @@ import numpy
 from foreshape.apps.embedding.embedder import Embedder, TextRun
 from foreshape.apps.embedding.encoder_kinds import KINDS
 from foreshape.apps.embedding.text_batches import batches
-from foreshape.apps.embedding.tokenization import Tokenized
-from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
 from foreshape.apps.generation.transformers_models import json_object
 from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel, ServedModel, Soon
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words
+from foreshape.apps.tokenization.text_tokenizer import Tokenized
+from foreshape.apps.tokenization.vocabulary_files import TOKENIZER_FILES
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, MemoryPlanError, SchemaError
 from foreshape.interop.batch_layout import Part
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull

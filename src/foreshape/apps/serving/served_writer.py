@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +16,8 @@ from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words, log_trouble, server_error
+from foreshape.apps.tokenization.chat_template import ChatTemplate, read_chat_template
+from foreshape.apps.tokenization.prompt_tokenizer import PromptTokenizer, has_tokenizer
 from foreshape.compiler.memory import byte_text
 from foreshape.errors import FeedError, ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.interop.batch_queue import Batch
@@ -72,22 +76,32 @@ class LanguageModels:
     def opened(self, path: str, opening: Opening) -> ServedWriter:
         """Open a language model for as many users as its memory allows, and run it once."""
         model = language_model(path, users=self._users, context=self._context, threads=self._threads, device=self._device)
-        return ServedWriter(model, opening)
+        return ServedWriter(model, opening, Path(path))
 
 
 class ServedWriter(RoutedModel):
     """A language model with a thread that writes its texts; see `ServedModel`.
 
+    Attributes:
+        tokenizer: of its folder; None without one.
+        template: of chats; None without one.
+        created: the time of its opening, in seconds since 1970.
+
     Raises:
         MemoryPlanError: not even one user fits into its memory.
     """
 
-    routes = "a language model writes texts: POST /v2/models/NAME/generate or generate_stream"
+    routes = "a language model writes texts: POST /v2/models/NAME/generate or generate_stream, or /v1/chat/completions"
 
-    def __init__(self, model: LanguageModel, opening: Opening) -> None:
+    tokenizer: PromptTokenizer | None = None
+    template: ChatTemplate | None = None
+
+    def __init__(self, model: LanguageModel, opening: Opening, folder: Path) -> None:
         self.platform, self.notes = "foreshape", list[str]()
         self.inputs, self.outputs = [TensorInfo("input_ids", "INT64", ["words"])], [TensorInfo("output_ids", "INT64", ["words"])]
         self.model, self._length, self._ran = model, opening.limits.queue, opening.ran
+        self._read_texts(folder)
+        self.created = int(time.time())
         self._fit(opening.memory)
         self._writer = TextWriter(model, _PROMPT_ROWS)
         self._new: deque[TextJob] = deque()
@@ -97,6 +111,16 @@ class ServedWriter(RoutedModel):
         model.run([[0]], [0], [0])
         model.clear_rows(0, 1)
         threading.Thread(target=self._serve, name="foreshape-writer", daemon=True).start()
+
+    def _read_texts(self, folder: Path) -> None:
+        """Read the tokenizer and the template of chats; without them words are numbers, and the notes say why."""
+        if not has_tokenizer(folder):
+            return
+        try:
+            self.tokenizer = PromptTokenizer(folder)
+            self.template = read_chat_template(folder)
+        except ForeshapeError as error:
+            self.notes.append(f"it answers no {'chats' if self.tokenizer else 'texts'}: {error}")
 
     def _fit(self, memory: int) -> None:
         """Lower the number of users until the plan is within the memory."""

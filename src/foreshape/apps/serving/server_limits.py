@@ -41,12 +41,13 @@ class RequestError(ForeshapeError):
         status: of HTTP.
         words: the message.
         retry_after: seconds until the next try.
+        field: the wrong field of the request, for answers in OpenAI's form.
         facts: more fields of the answer's JSON.
     """
 
-    def __init__(self, status: int, words: str, *, retry_after: int | None = None, **facts: Any) -> None:
+    def __init__(self, status: int, words: str, *, retry_after: int | None = None, field: str | None = None, **facts: Any) -> None:
         super().__init__(words)
-        self.status, self.retry_after, self.facts = status, retry_after, facts
+        self.status, self.retry_after, self.field, self.facts = status, retry_after, field, facts
 
     def content(self) -> dict[str, Any]:
         """Return the answer's JSON."""

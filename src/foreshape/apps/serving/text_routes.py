@@ -16,14 +16,16 @@ from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from foreshape.apps.embedding.embedder import TextRun
 from foreshape.apps.embedding.model_folder import normalized
-from foreshape.apps.embedding.tokenization import Tokenized
 from foreshape.apps.serving.infer_route import result_of, start
 from foreshape.apps.serving.protocol import need_short
 from foreshape.apps.serving.request_json import decoded
 from foreshape.apps.serving.served_embedder import ServedEmbedder
+from foreshape.apps.serving.served_model import ServedModel
+from foreshape.apps.serving.served_writer import ServedWriter
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.service import ClientGone, Headers, Service
 from foreshape.apps.serving.trouble import server_error
+from foreshape.apps.tokenization.text_tokenizer import Tokenized
 from foreshape.interop.batch_queue import QueueEnded
 
 if TYPE_CHECKING:
@@ -150,9 +152,9 @@ class TextRoutes:
         except ClientGone:
             await start(send, _GONE, [], b"")
         except RequestError as error:
-            await _refuse(send, error, path)
+            await refuse_by_path(send, error, path)
         except Exception as error:  # in the form of the route too
-            await _refuse(send, server_error(f"a request to {path}", error), path)
+            await refuse_by_path(send, server_error(f"a request to {path}", error), path)
         else:
             await start(send, 200, [_JSON], *pieces)
 
@@ -230,7 +232,8 @@ class TextRoutes:
         return await self._service.aside(len(body) * _COST, write)
 
     def _models(self, name: str) -> dict[str, Any]:
-        entries = {n: {"id": n, "object": "model", "created": s.created, "owned_by": "foreshape"} for n, s in self._served().items()}
+        served = {n: s for n, s in self._newest().items() if isinstance(s, ServedEmbedder) or (isinstance(s, ServedWriter) and s.tokenizer is not None)}
+        entries = {n: {"id": n, "object": "model", "created": s.created, "owned_by": "foreshape"} for n, s in served.items()}
         if not name:
             return {"object": "list", "data": [*entries.values()]}
         if name not in entries:
@@ -239,11 +242,13 @@ class TextRoutes:
 
     # --- models and their work
 
+    def _newest(self) -> dict[str, ServedModel]:
+        repository = self._service.repository
+        return {name: repository.find(name)[0] for name in repository.names()}
+
     def _served(self) -> dict[str, ServedEmbedder]:
         """Return the newest version of each embedder and reranker."""
-        repository = self._service.repository
-        newest = {name: repository.find(name)[0] for name in repository.names()}
-        return {name: served for name, served in newest.items() if isinstance(served, ServedEmbedder)}
+        return {name: served for name, served in self._newest().items() if isinstance(served, ServedEmbedder)}
 
     def _unknown(self, name: str, names: Mapping[str, Any]) -> RequestError:
         return RequestError(404, f"there is no model {name[:100]!r} for this; there are: {', '.join(names) or 'none'}", code="model_not_found")
@@ -332,13 +337,15 @@ def _write_ranks(model: str, request: RerankRequest, documents: Sequence[str], s
     return json.encode({"id": f"rerank-{token_hex(8)}", "model": model, "object": "list", "results": results, "usage": usage})
 
 
-async def _refuse(send: Send, error: RequestError, path: str) -> None:
+async def refuse_by_path(send: Send, error: RequestError, path: str) -> None:
     """Send an answer in place of results; in OpenAI's form below /v1."""
-    content = error.content()
-    if path.startswith("/v1/"):
-        kind = "invalid_request_error" if error.status < 500 else "server_error"
-        content = {"error": {"message": content.pop("error"), "type": kind, "param": None, "code": content.pop("code", None), **content}}
-    else:
-        content.pop("code", None)
+    content = openai_error(error) if path.startswith("/v1/") else {name: value for name, value in error.content().items() if name != "code"}
     headers: Headers = [_JSON, *((name.lower().encode(), value.encode()) for name, value in error.headers().items())]
     await start(send, error.status, headers, json.encode(content))
+
+
+def openai_error(error: RequestError) -> dict[str, Any]:
+    """Return an answer's JSON in OpenAI's form."""
+    content = error.content()
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"error": {"message": content.pop("error"), "type": kind, "param": error.field, "code": content.pop("code", None), **content}}

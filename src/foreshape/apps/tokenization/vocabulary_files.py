@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from foreshape.apps.embedding.settings_files import read_settings
+from foreshape.apps.tokenization.settings_files import read_settings
 from foreshape.errors import FormatError, SchemaError
 
 _UNUSED, _UNUSED_SHARE = 1024, 64

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from foreshape.apps.embedding.settings_files import read_settings
-from foreshape.apps.embedding.vocabulary_files import read_vocabulary
+from foreshape.apps.tokenization.settings_files import read_settings
+from foreshape.apps.tokenization.vocabulary_files import read_vocabulary
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 
 _NO_LIMIT = 1 << 20
@@ -64,7 +64,7 @@ class TextTokenizer:
     def __init__(self, folder: Path, max_length: int | None, positions: int | None, lower: bool = False) -> None:
         tokenizers = _package()
         config = read_settings(folder / "tokenizer_config.json")
-        self._tokenizer: Any = _read(folder, config)
+        self._tokenizer: Any = read_tokenizer(folder, config)
         if lower:
             normalizer, small = self._tokenizer.normalizer, tokenizers.normalizers.Lowercase()
             self._tokenizer.normalizer = small if normalizer is None else tokenizers.normalizers.Sequence([small, normalizer])
@@ -130,7 +130,16 @@ def _package() -> Any:
     return tokenizers
 
 
-def _read(folder: Path, config: Mapping[str, Any]) -> Any:
+def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> Any:
+    """Return the tokenizer of a folder, of the class ``tokenizers.Tokenizer``.
+
+    Args:
+        folder: with tokenizer.json or a vocabulary.
+        config: its tokenizer_config.json.
+
+    Raises:
+        FormatError: a file is missing or damaged. SchemaError: a tokenizer without a form here. DescriptionError: no package tokenizers.
+    """
     tokenizers = _package()
     file = folder / "tokenizer.json"
     if file.is_file():

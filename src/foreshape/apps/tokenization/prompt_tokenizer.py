@@ -1,0 +1,117 @@
+"""`PromptTokenizer`: prompts of a language model as numbers of words, and its words as text while they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from foreshape.apps.tokenization.settings_files import read_settings
+from foreshape.apps.tokenization.text_tokenizer import read_tokenizer
+from foreshape.apps.tokenization.vocabulary_files import TOKENIZER_FILES
+
+_UNFINISHED: Final = "\ufffd"
+_BEFORE: Final = 8
+"""The words of a prompt in front of a text: the first written word may begin with a space or not by them."""
+_HELD: Final = 64
+"""The most words held back for a letter. It has at most four bytes, and so more words are none of it."""
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Tell whether a folder has the file of a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+class PromptTokenizer:
+    """The tokenizer of a folder of transformers, without padding or a longest length.
+
+    Args:
+        folder: with tokenizer.json or a vocabulary; a tokenizer_config.json beside it is read.
+
+    Raises:
+        FormatError: a file is missing or damaged. SchemaError: a tokenizer without a form here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer: Any = read_tokenizer(folder, read_settings(folder / "tokenizer_config.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def words(self, text: str, special: bool = True) -> list[int]:
+        """Return the numbers of a text's words.
+
+        Args:
+            text: of Unicode characters, without half a surrogate pair.
+            special: add the tokenizer's special words around texts; within the text they are always known.
+        """
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def text(self, words: Sequence[int]) -> str:
+        """Return the text of words, without special ones."""
+        return self._tokenizer.decode(words, skip_special_tokens=True)
+
+
+class TextPieces:
+    """The text of words behind a prompt, piece by piece: a letter of several bytes comes whole.
+
+    Args:
+        decode: from words to their text.
+        prompt: the words before the text.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int] = ()) -> None:
+        self._decode, self._words = decode, list(prompt[-_BEFORE:])
+        self._text = decode(self._words)
+        if self._text.endswith(_UNFINISHED):
+            self._words, self._text = [], ""
+        self._known = len(self._words)
+
+    def add(self, words: Sequence[int], last: bool = False) -> str:
+        """Return the text of further words; with ``last`` also of the words held back."""
+        pieces = [self._next(word) for word in words]
+        return "".join(pieces) + (self._taken(self._decode(self._words)) if last else "")
+
+    def _next(self, word: int) -> str:
+        self._words.append(word)
+        text = self._decode(self._words)
+        if text.endswith(_UNFINISHED) and len(self._words) - self._known < _HELD:
+            return ""
+        return self._taken(text)
+
+    def _taken(self, text: str) -> str:
+        """Return the new end of the text; its words stand before the next ones from now on."""
+        piece = text[len(self._text) :]
+        self._text = text
+        if self._known < len(self._words) and (alone := self._decode(self._words[self._known :])):
+            self._words, self._text = self._words[self._known :], alone
+        self._known = len(self._words)
+        return piece
+
+
+class StopSearch:
+    """The search for the ends of a text, across its pieces.
+
+    Args:
+        stops: the texts at an end, none empty.
+
+    Attributes:
+        ended: True once one was found.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops, self._held, self.ended = stops, "", False
+
+    def add(self, piece: str, last: bool = False) -> str:
+        """Return the text sure to stay: before the stop complete first, without the beginning of a possible one unless it is the ``last`` piece."""
+        text = self._held + piece
+        found = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.ended = True
+            return text[: min(found)[1]]
+        count = 0 if last else max((self._beginning(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - count :]
+        return text[: len(text) - count]
+
+    @staticmethod
+    def _beginning(text: str, stop: str) -> int:
+        return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
