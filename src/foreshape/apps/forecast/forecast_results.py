@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, cast
 from foreshape.apps.forecast.cards import Card
 from foreshape.compiler.memory import byte_text
 
-
 MOST_EXAMPLES: Final = 1 << 24
 """Larger batches are not looked for."""
 
