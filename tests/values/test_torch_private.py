@@ -54,6 +54,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "is_any_autocast_enabled": lambda f: within(torch.autocast("cpu"), f),
     "len_torch_function_stack": lambda f: within(torch.device("cpu"), f) > 0,
     "is_functorch_active": lambda f: f(),
+    "storage_users": lambda f: (lambda whole, part: f(whole.untyped_storage()._cdata) > 2 and part.numel())(whole := rows(2), whole[1:]),
     "is_functorch_wrapped_tensor": lambda f: f(rows(2)),
     "foreach_mul_": multiplied,
     "softmax_gradient": lambda f: f(rows(2, 5), rows(2, 5).softmax(1), 1, torch.float32),
