@@ -84,6 +84,7 @@ class ServeOptions:
     context: int | None
     device: str
     precision: Literal["fp32", "bf16", "auto"]
+    weights: Literal["int8", "int4"] | None
     quiet: bool
     row_scales: bool
 

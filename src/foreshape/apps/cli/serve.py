@@ -52,6 +52,10 @@ def serve(
         Literal["fp32", "bf16", "auto"],
         typer.Option("--precision", help="The precision of products and convolutions of networks: auto is bf16 where the processor has instructions for it."),
     ] = "fp32",
+    weights: Annotated[
+        Literal["int8", "int4"] | None,
+        typer.Option("--weights", help="The weights of language models, packed in 8 or 4 bits as they are read."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     row_scales: EmbedderRowScales = False,
     operators: Operators = None,
@@ -61,7 +65,7 @@ def serve(
     from foreshape.apps.cli.command_options import ServeOptions
     from foreshape.apps.cli.user_operators import import_operators
 
-    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, quiet, row_scales)
+    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, weights, quiet, row_scales)
     with plain_errors():
         import_operators(operators)
         _run(models, options)
@@ -101,7 +105,7 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
             print_plain(text)
 
     networks = Networks(options.threads, bounded=options.memory is not None, device=options.device, precision=options.precision)
-    writers = LanguageModels(options.users, options.context, options.threads, options.device)
+    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights)
     kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)

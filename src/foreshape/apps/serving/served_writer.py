@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from foreshape.apps.generation import LanguageModel, TextWriter, Writing, language_model
+from foreshape.apps.generation.packed_weights import Weights
 from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel
 from foreshape.apps.serving.server_limits import RequestError
@@ -60,10 +61,13 @@ class LanguageModels:
         context: the most words of a text; by default as `language_model`.
         threads: of the kernels.
         device: as for `Executor`.
+        weights: "int8" or "int4"; by default as `language_model`.
     """
 
-    def __init__(self, users: int = _USERS, context: int | None = None, threads: int | None = None, device: str = "cpu") -> None:
-        self._users, self._context, self._threads, self._device = users, context, threads, device
+    def __init__(
+        self, users: int = _USERS, context: int | None = None, threads: int | None = None, device: str = "cpu", weights: Weights | None = None
+    ) -> None:
+        self._users, self._context, self._threads, self._device, self._weights = users, context, threads, device, weights
 
     def finds(self, path: str) -> bool:
         """Tell whether there is a folder of a language model."""
@@ -75,7 +79,7 @@ class LanguageModels:
 
     def opened(self, path: str, opening: Opening) -> ServedWriter:
         """Open a language model for as many users as its memory allows, and run it once."""
-        model = language_model(path, users=self._users, context=self._context, threads=self._threads, device=self._device)
+        model = language_model(path, users=self._users, context=self._context, threads=self._threads, device=self._device, weights=self._weights)
         return ServedWriter(model, opening, Path(path))
 
 
