@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -131,3 +132,14 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_child)
+
+
+def is_libgomp() -> bool:
+    """Return True if the OpenMP of this process is libgomp alone."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        functions = ctypes.CDLL(None)
+        usable = bool(functions.GOMP_parallel and functions.omp_get_thread_num)
+    except (AttributeError, OSError, TypeError):
+        return False
+    return usable and "libgomp" in maps and not any(name in maps for name in ("libiomp", "libomp"))

@@ -13,7 +13,6 @@ import numpy as np
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels import word_loop
 from foreshape.machine.kernels.loop_team import run_together
-from foreshape.machine.process.threads import threads_here
 
 Bits = Literal[4, 8]
 TILE: Final = 64
@@ -100,7 +99,7 @@ def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) 
 def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) -> Tensor:
     (rows, inner), groups = x.shape, scales.shape[1]
     out = torch.empty((rows, columns), dtype=torch.float32)
-    threads = threads_here()
+    threads = torch.get_num_threads()
     scratch = torch.empty((threads, 4 * TILE + rows * groups), dtype=torch.float32)
     code = word_loop.BYTE_PRODUCT if bits == 8 else word_loop.HALF_BYTE_PRODUCT
     table = np.zeros(word_loop.WIDTH, np.int64)

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from foreshape.core.values.openmp import forked, is_libgomp
 from foreshape.machine.kernels import word_loop
-from foreshape.machine.process.threads import forked
-from foreshape.machine.process.waiting import is_libgomp
 
 
 def run_together(table: Any, numbers: Any, count: int, threads: int) -> bool:

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Literal
 
-from foreshape.core.values.openmp import forked
+from foreshape.core.values.openmp import forked, is_libgomp
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, whole
-from foreshape.machine.process.waiting import is_libgomp
 
 
 class _Here(threading.local):  # of a thread, as the number of threads is in torch

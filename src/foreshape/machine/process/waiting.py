@@ -11,10 +11,9 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
-from foreshape.core.values.openmp import says_how_to_wait
+from foreshape.core.values.openmp import is_libgomp, says_how_to_wait
 from foreshape.core.values.processors import allowed, without_processor
 
 EVERY = 0.1
@@ -114,14 +113,3 @@ def _is_ours() -> bool:
 
 waiting = WaitPolicy(_delay, IdleTeam)
 """The watch of this process."""
-
-
-def is_libgomp() -> bool:
-    """Return True if the OpenMP of this process is libgomp alone."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-        functions = ctypes.CDLL(None)
-        usable = bool(functions.GOMP_parallel and functions.omp_get_thread_num)
-    except (AttributeError, OSError, TypeError):
-        return False
-    return usable and "libgomp" in maps and not any(name in maps for name in ("libiomp", "libomp"))
