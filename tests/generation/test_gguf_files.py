@@ -208,6 +208,24 @@ def test_other_files_and_arguments_are_refused(tmp_path: Path) -> None:
             fs.language_model(file)
 
 
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    """Else a small file could be a network of any size."""
+    places = b"".join(struct.pack("<Q1sIQQIQ", 1, name, 2, 64, 64, 0, 0) for name in (b"a", b"b"))
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + places
+    file = tmp_path / "model.gguf"
+    file.write_bytes(head + bytes(-len(head) % 32 + 4 * 64 * 64))
+    with pytest.raises(fs.FormatError, match="its tensors share bytes"):
+        fs.language_model(file)
+
+
+def test_an_array_with_more_numbers_than_the_file_takes_no_memory(tmp_path: Path) -> None:
+    for kind in (4, 8, 10):  # whole numbers, and texts
+        fact = struct.pack("<Q1sIIQ", 1, b"x", 9, kind, 1 << 58) + bytes(64)
+        (tmp_path / "model.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + fact)
+        with pytest.raises(fs.FormatError, match="cut short or damaged: its header needs bytes"):
+            fs.language_model(tmp_path / "model.gguf")
+
+
 def test_scales_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     gguf_files.written(file, gguf_files.told("Mistral"), "Q8_0")

@@ -69,8 +69,9 @@ def pack(weight: Tensor, bits: Bits, group: int) -> tuple[Tensor, Tensor]:
 
 def pack_numbers(numbers: Tensor, scales: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
     """Return a weight's rounded numbers ``[k, columns]`` and scales ``[groups, columns]`` as bytes and scales in tiles, as `pack` does."""
-    rest = (0, -numbers.shape[1] % TILE)
-    return _tiled(torch.nn.functional.pad(numbers, rest), torch.nn.functional.pad(scales, rest), bits)
+    if padding := -numbers.shape[1] % TILE:
+        numbers, scales = (torch.nn.functional.pad(part, (0, padding)) for part in (numbers, scales))
+    return _tiled(numbers.contiguous(), scales.contiguous(), bits)
 
 
 def _tiled(numbers: Tensor, scales: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
