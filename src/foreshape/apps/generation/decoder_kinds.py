@@ -27,7 +27,9 @@ def _third_of_heads(index: int) -> Pick:
     )
 
 
-def _share(index: int) -> Pick:
+def share_of(index: int) -> Pick:
+    """Return the part of queries (0), keys (1) or values (2) of a weight with all queries first, then keys, then values."""
+
     def pick(joined: Any, architecture: Architecture) -> Any:
         heads, key_heads, size = architecture.heads
         return joined.split([heads * size, key_heads * size, key_heads * size])[index]
@@ -35,7 +37,8 @@ def _share(index: int) -> Pick:
     return pick
 
 
-def _half(index: int) -> Pick:
+def half_of(index: int) -> Pick:
+    """Return one half of a weight, by its first dim."""
     return lambda joined, architecture: joined.chunk(2)[index]
 
 
@@ -56,8 +59,8 @@ _PHI = {**_attention("self_attn", "dense"), "mlp.inner": "mlp.fc1", "mlp.outer":
 _QUERIES = ("attention.query", "attention.key", "attention.value")
 _PHI3 = (
     _LLAMA
-    | {name: ("self_attn.qkv_proj", _share(at)) for at, name in enumerate(_QUERIES)}
-    | {"mlp.gate": ("mlp.gate_up_proj", _half(0)), "mlp.inner": ("mlp.gate_up_proj", _half(1))}
+    | {name: ("self_attn.qkv_proj", share_of(at)) for at, name in enumerate(_QUERIES)}
+    | {"mlp.gate": ("mlp.gate_up_proj", half_of(0)), "mlp.inner": ("mlp.gate_up_proj", half_of(1))}
 )
 _NEOX: dict[str, Any] = {
     **{name: ("attention.query_key_value", _third_of_heads(at)) for at, name in enumerate(_QUERIES)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from foreshape.apps.quantization.grouped_layers import Weights, grouped_layers_of, require_weights, with_groups
@@ -10,6 +10,7 @@ from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import SchemaError
 from foreshape.language.program import Program, Variable
 from foreshape.layer.cached_rows import AttentionCache
+from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 from foreshape.transforms.passes.framework import Pass
 
 
@@ -31,19 +32,21 @@ def packed_network(
     words: Variable,
     scores: Variable,
     cache: AttentionCache,
-    value_of: Callable[[str], Tensor],
+    value_of: Callable[[str], Tensor | GroupedNumbers],
     weights: Weights,
     group: int,
     exclude: Sequence[str] = (),
+    only: Collection[str] | None = None,
 ) -> PackedNetwork:
     """Return a decoder with its constant matrices packed; the given program stays.
 
     Args:
         words, scores, cache: of the decoder.
-        value_of: from a matrix's name to its value; asked once for each.
+        value_of: from a matrix's name to its value, or to its rounded numbers, which stay as they are; asked once for each.
         weights: "int8" or "int4"; a table of words is of 8 bits.
         group: the most rows of a weight with one scale.
         exclude: patterns of layers to leave in fp32, as for `fs.quantize`.
+        only: the names of the matrices to pack, if any of them can be; None for all.
 
     Raises:
         SchemaError: other weights, or no layer to pack.
@@ -53,7 +56,9 @@ def packed_network(
 
     def change(copy: Program) -> bool:
         layers = grouped_layers_of(copy, exclude)
-        if not layers:
+        if only is not None:
+            layers = [layer for layer in layers if layer.weight in only]
+        elif not layers:
             raise SchemaError("there is nothing to quantize: no product of fp32 rows with a constant matrix is left")
         values.update(with_groups(copy, layers, value_of, weights, group))
         return True

@@ -1,4 +1,4 @@
-"""`language_model`: decoders as the transformers library configures and saves them."""
+"""`language_model`: decoders as the transformers library configures and saves them, and those of GGUF files."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from foreshape import layer
 from foreshape.apps.generation.cached_model import LanguageModel
 from foreshape.apps.generation.decoder_kinds import architecture_of
+from foreshape.apps.generation.decoder_source import DecoderSource
+from foreshape.apps.generation.gguf_models import BLOCK, gguf_source
 from foreshape.apps.generation.packed_weights import Weights, packed_network
 from foreshape.apps.generation.text_settings import TextSettings, settings_of
+from foreshape.apps.quantization.grouped_layers import WEIGHTS
 from foreshape.core.hints import near_path
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ForeshapeWarning, FormatError, SchemaError, border
+from foreshape.interop.gguf_file import is_gguf
 from foreshape.interop.state_dict_files import is_folder_of_weights, read_state_dict
 from foreshape.language.program import Program, Variable, program_guard
+from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 from foreshape.runtime.engine import Scope
 
 _BUFFERS = ("inv_freq", ".masked_bias", ".attn.bias", ".attention.bias", "lm_head.weight", "embed_out.weight")
@@ -34,7 +39,7 @@ def language_model(
     *,
     users: int = 8,
     context: int | None = None,
-    weights: Weights | None = None,
+    weights: Weights | Literal["float"] | None = None,
     group: int = 64,
     generation_config: Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -45,11 +50,12 @@ def language_model(
 
     Args:
         source: a folder with ``config.json`` and weights (``.safetensors``, or files by ``torch.save``, of which no code is run); a module of
-            transformers; or its configuration as a mapping, such as ``config.to_dict()``, and then ``state``.
+            transformers; its configuration as a mapping, such as ``config.to_dict()``, and then ``state``; or a GGUF file.
         state: name -> tensor as of ``module.state_dict()``, or the file.
         users: the most texts at a time.
         context: the most words of a text; by default the network's own limit, at most 1,024.
-        weights: "int8" or "int4": constant matrices are packed as they are read, as by `LanguageModel.quantized`; by default they are kept in fp32.
+        weights: "int8" or "int4": constant matrices are packed as they are read, as by `LanguageModel.quantized`. "float": they are kept in fp32. By
+            default a GGUF file's keep their bits, in groups of 32, and all others are kept in fp32.
         group: as there.
         generation_config: the settings of texts, by the names of transformers' ``GenerationConfig``; by default of the folder's
             ``generation_config.json``, or of the module. Without one the configuration of the network has them.
@@ -59,16 +65,11 @@ def language_model(
         FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: another kind of network, or a
         setting without a form here.
     """
-    config, state_dict, texts = _opened(source, state)
-    settings = texts() if generation_config is None else settings_of(generation_config, "generation_config")
-    for field in ("quantization_config", "compression_config"):
-        if config.get(field):
-            how = cast("dict[str, Any]", config[field]) if isinstance(config[field], dict) else {}
-            raise SchemaError(
-                f"the network is quantized ({field} with quant_method={how.get('quant_method')!r}): its weights are no numbers without scales. Save it in "
-                "floats first, as dequantize() of transformers does"
-            )
-    architecture = architecture_of(config)
+    if weights is not None and weights not in (*WEIGHTS, "float"):
+        raise SchemaError.one_of("weights", (*WEIGHTS, "float"), weights)
+    decoder = gguf_source(source, state) if is_gguf(source) else _opened(source, state)
+    architecture = decoder.architecture
+    settings = decoder.settings() if generation_config is None else settings_of(generation_config, "generation_config")
     context = min(architecture.context, 1024) if context is None else context
     if context > architecture.context:
         raise SchemaError(f"the network was made for at most {architecture.context} words; seen context={context}")
@@ -78,25 +79,48 @@ def language_model(
         cache = layer.attention_cache(words)
         scores = architecture.scores(words, cache)
     scope = Scope()
-    used: set[str] = set()
+    parameters = {v.name: v for v in main.parameters()}
+    decoder.prepare(parameters)
 
-    def value_of(name: str) -> Tensor | None:
-        return architecture.value(name, lambda key: _found(state_dict, key, used))
+    def packed_value(name: str) -> Tensor | GroupedNumbers:
+        value = decoder.value(name) if weights is not None else decoder.rounded(name)
+        return _require_dims(parameters[name], value) if isinstance(value, GroupedNumbers) else _matching(parameters[name], value)
 
-    if weights is not None:
-        parameters = {v.name: v for v in main.parameters()}
-        packed = packed_network(words, scores, cache, lambda name: _matching(parameters[name], value_of(name)), weights, group)
+    rounded = {name for name in parameters if decoder.is_rounded(name)} if weights is None else None
+    if weights in WEIGHTS or rounded:
+        kind, rows = ("int8", BLOCK) if weights is None or weights == "float" else (weights, group)
+        packed = packed_network(words, scores, cache, packed_value, kind, rows, only=rounded)
         words, scores, cache, main = packed.words, packed.scores, packed.cache, packed.scores.block.program
         for name, array in packed.values.items():
             scope.set(name, array)
-    store_weights(main, scope, value_of)
-    _check_unused(state_dict, used)
+    store_weights(main, scope, decoder.value)
+    decoder.check()
     return LanguageModel(
         words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit, device=device
     )
 
 
-def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor], Callable[[], TextSettings]]:
+def _opened(source: Any, state: Any) -> DecoderSource:
+    """Return the source of a folder, a module, or a configuration with its weights. Raises as `language_model`."""
+    config, state_dict, settings = _parts(source, state)
+    for field in ("quantization_config", "compression_config"):
+        if config.get(field):
+            how = cast("dict[str, Any]", config[field]) if isinstance(config[field], dict) else {}
+            raise SchemaError(
+                f"the network is quantized ({field} with quant_method={how.get('quant_method')!r}): its weights are no numbers without scales. Save it in "
+                "floats first, as dequantize() of transformers does"
+            )
+    architecture = architecture_of(config)
+    used: set[str] = set()
+    return DecoderSource(
+        architecture,
+        settings,
+        lambda name: architecture.value(name, lambda key: _found(state_dict, key, used)),
+        check=lambda: _check_unused(state_dict, used),
+    )
+
+
+def _parts(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor], Callable[[], TextSettings]]:
     if isinstance(source, Mapping):
         if state is None:
             raise SchemaError("a configuration alone has no weights: give state=, a state_dict or its file")
@@ -183,15 +207,25 @@ def _check_unused(weights: Mapping[str, Tensor], used: set[str]) -> None:
             raise SchemaError(f"the source has {name} beside the weight of {owner}: quantized weights and adapters are not known here")
     unplaced = [n for n in unused if not n.endswith(_BUFFERS)]
     if unplaced:
-        warnings.warn(f"{len(unplaced)} values of the source have no place in the network, such as {', '.join(unplaced[:4])}", ForeshapeWarning, stacklevel=3)
+        warnings.warn(f"{len(unplaced)} values of the source have no place in the network, such as {', '.join(unplaced[:4])}", ForeshapeWarning, stacklevel=5)
+
+
+Given = TypeVar("Given", Tensor, GroupedNumbers)
+
+
+def _require_dims(variable: Variable, value: Given | None) -> Given:
+    """Return a value. Raises `FormatError` if it is missing, or has other dims than its parameter."""
+    if value is None:
+        raise FormatError(f"the weight {variable.name} is missing in the source")
+    dims = list(value.numbers.shape if isinstance(value, GroupedNumbers) else value.shape)
+    if dims != list(variable.spec.known_dims):
+        raise FormatError(f"{variable.name} must be {variable.spec.text()}, and is {dims} in the source")
+    return value
 
 
 def _matching(variable: Variable, value: Tensor | None) -> Tensor:
-    """Return a copy of a value in fp32. Raises `FormatError` if it is missing, or has other dims than its parameter."""
-    if value is None:
-        raise FormatError(f"the weight {variable.name} is missing in the source")
-    if list(value.shape) != list(variable.spec.known_dims):
-        raise FormatError(f"{variable.name} must be {variable.spec.text()}, and is {list(value.shape)} in the source")
+    """Return a copy of a value in fp32. Raises as `_require_dims`."""
+    value = _require_dims(variable, value)
     return torch.empty(value.shape).copy_(value.detach())
 
 

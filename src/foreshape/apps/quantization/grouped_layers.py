@@ -12,7 +12,7 @@ from foreshape.core.spec import INT8, UINT8
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import SchemaError
 from foreshape.language.program import Program
-from foreshape.machine.kernels.grouped_weights import group_of, pack
+from foreshape.machine.kernels.grouped_weights import GroupedNumbers, group_of, pack, pack_numbers
 
 Weights = Literal["int8", "int4"]
 WEIGHTS = ("int8", "int4")
@@ -33,13 +33,13 @@ def _rows(program: Program, layer: ScaledLayer) -> int:
     return rows if isinstance(rows, int) else 0
 
 
-def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Callable[[str], Tensor], weights: Weights, group: int) -> Values:
+def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Callable[[str], Tensor | GroupedNumbers], weights: Weights, group: int) -> Values:
     """Let layers compute with packed weights, in place; return the arrays of new persistables.
 
     Args:
         program: as in a test.
         layers: of it, as `grouped_layers_of` gives them.
-        weight_of: from a matrix's name to its value; asked once for each.
+        weight_of: from a matrix's name to its value; asked once for each. The numbers and scales of `GroupedNumbers` stay as they are in products.
         weights: "int8" or "int4"; tables of lookups are of 8 bits, with a scale for each row.
         group: the most rows of a weight with one scale.
 
@@ -50,13 +50,13 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
     bits: Literal[4, 8] = 8 if weights == "int8" else 4
     for weight in dict.fromkeys(layer.weight for layer in layers):
         value = weight_of(weight)
-        if not bool(torch.isfinite(value).all()):
+        if not bool(torch.isfinite(value.scales if isinstance(value, GroupedNumbers) else value).all()):
             raise SchemaError(f"the weight {weight} has numbers that are not finite; exclude it")
         for layer in [layer for layer in layers if layer.weight == weight]:
             op, index = layer.op, block.ops.index(layer.op)
             block.remove_op(op)
             if layer.is_table:
-                operands = _table(rewriting, layer, value)
+                operands = _table(rewriting, layer, value.floats() if isinstance(value, GroupedNumbers) else value)
                 rewriting.add("int8_lookup", {**operands, "Ids": layer.x}, {"Out": layer.name}, {"column": layer.is_column}, index, op.site)
             else:
                 operands, columns = _product(rewriting, layer, value, bits, group)
@@ -79,14 +79,16 @@ def _table(rewriting: Rewriting, layer: ScaledLayer, value: Tensor) -> dict[str,
     return {"W": name, "Scale": f"{name}@scale"}
 
 
-def _product(rewriting: Rewriting, layer: ScaledLayer, value: Tensor, bits: Literal[4, 8], group: int) -> tuple[dict[str, str], int]:
+def _product(rewriting: Rewriting, layer: ScaledLayer, value: Tensor | GroupedNumbers, bits: Literal[4, 8], group: int) -> tuple[dict[str, str], int]:
     """Return the operands of a product, and its columns."""
-    matrix = value if layer.axis == 1 else value.T
+    if isinstance(value, GroupedNumbers):
+        bits = value.bits
+    matrix, *scales = (part if layer.axis == 1 else part.T for part in (value[:2] if isinstance(value, GroupedNumbers) else (value,)))
     name = f"{layer.weight}@{bits}_bits" + ("" if layer.axis == 1 else "_turned")
     if name not in rewriting.values:
-        packed, scales = pack(matrix, bits, group_of(matrix.shape[0], group))
+        packed, steps = pack_numbers(matrix, scales[0], bits) if scales else pack(matrix, bits, group_of(matrix.shape[0], group))
         rewriting.constant(name, packed.numpy(), INT8 if bits == 8 else UINT8)
-        rewriting.constant(f"{name}@scale", scales.numpy())
+        rewriting.constant(f"{name}@scale", steps.numpy())
     return {"W": name, "Scale": f"{name}@scale"}, matrix.shape[1]
 
 

@@ -6,7 +6,7 @@ A weight ``[k, columns]`` lies in tiles of `TILE` columns, each read from end to
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,25 @@ TILE: Final = 64
 _MOST: Final = 1 << 22
 """The numbers of unpacked tiles at a time."""
 _CANDIDATES: Final = 16
+
+
+class GroupedNumbers(NamedTuple):
+    """A weight whose numbers are rounded already, as a file has them.
+
+    Attributes:
+        numbers: int8, of the weight's dims: from -128 to 127, or of 4 bits from -8 to 7.
+        scales: fp32, of the same dims but one, where each serves a group: the dim summed over in a product.
+        bits: 8 or 4.
+    """
+
+    numbers: Tensor
+    scales: Tensor
+    bits: Bits
+
+    def floats(self) -> Tensor:
+        """Return the weight in fp32."""
+        axis = 0 if self.numbers.shape[0] != self.scales.shape[0] else 1
+        return self.scales.repeat_interleave(self.numbers.shape[axis] // self.scales.shape[axis], axis).mul_(self.numbers)
 
 
 def group_of(rows: int, group: int) -> int:
@@ -44,11 +63,23 @@ def pack(weight: Tensor, bits: Bits, group: int) -> tuple[Tensor, Tensor]:
     else:
         scales = _least_error(padded)
         numbers = _rounded(padded, scales, -8, 7)
-    tiles = numbers.view(rows, -1, TILE).transpose(0, 1)
+    return _tiled(numbers.view(rows, -1), scales, bits)
+
+
+def pack_numbers(numbers: Tensor, scales: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
+    """Return a weight's rounded numbers ``[k, columns]`` and scales ``[groups, columns]`` as bytes and scales in tiles, as `pack` does."""
+    if padding := -numbers.shape[1] % TILE:
+        numbers, scales = (torch.nn.functional.pad(part, (0, padding)) for part in (numbers, scales))
+    return _tiled(numbers.contiguous(), scales.contiguous(), bits)
+
+
+def _tiled(numbers: Tensor, scales: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
+    """Return numbers ``[k, tiles * TILE]`` and scales ``[groups, tiles * TILE]`` in tiles."""
+    tiles = numbers.view(numbers.shape[0], -1, TILE).transpose(0, 1)
     if bits == 4:
         halves = (tiles + 8).to(torch.uint8)
         tiles = halves[:, 0::2] | halves[:, 1::2] << 4
-    return tiles.to(torch.int8 if bits == 8 else torch.uint8).contiguous(), scales.view(rows // group, -1, TILE).transpose(0, 1).contiguous()
+    return tiles.to(torch.int8 if bits == 8 else torch.uint8).contiguous(), scales.view(scales.shape[0], -1, TILE).transpose(0, 1).contiguous()
 
 
 def _rounded(groups: Tensor, scales: Tensor, low: int, high: int) -> Tensor:
