@@ -67,7 +67,8 @@ class LanguageModels:
     def __init__(
         self, users: int = _USERS, context: int | None = None, threads: int | None = None, device: str = "cpu", weights: Weights | None = None
     ) -> None:
-        self._users, self._context, self._threads, self._device, self._weights = users, context, threads, device, weights
+        self._users, self._context, self._threads, self._device = users, context, threads, device
+        self._weights: Weights | None = weights
 
     def finds(self, path: str) -> bool:
         """Tell whether there is a folder of a language model."""

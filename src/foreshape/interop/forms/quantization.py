@@ -562,10 +562,10 @@ def _to_onnx_int8_lookup(w: WrittenOp) -> Any:
 
 @to_onnx()
 def _to_onnx_grouped_linear(w: WrittenOp) -> Any:
-    tiles, packed, tile = w.spec("W").known_dims
-    groups, halves = w.spec("Scale").known_dims[1], w.spec("W").dtype is UINT8
-    if not all(isinstance(size, int) for size in (tiles, packed, groups)):
+    sizes = [size for size in (*w.spec("W").known_dims, w.spec("Scale").known_dims[1]) if isinstance(size, int)]
+    if len(sizes) < 4:
         raise Refused("a weight of open dims")
+    (tiles, packed, tile, groups), halves = sizes, w.spec("W").dtype is UINT8
     numbers, rows = term(w, "W").cast(FP32), packed * (2 if halves else 1)
     if halves:
         upper = (numbers / 16.0).node("Floor")
