@@ -158,6 +158,43 @@ def test_a_network_with_another_op_is_run_by_its_executor() -> None:
         word_step.WordStep(other.program, names, values, 2, 16, 1)
 
 
+def _counting(x: Any) -> Any:
+    layer.increment(layer.create_parameter([1], "float32", "count", initializer=layer.Constant(0.0), trainable=False))
+    return x
+
+
+@needs_numba
+@pytest.mark.parametrize("change", [_counting, lambda x: layer.print(x, summarize=1)], ids=["a state", "a printed value"])
+def test_a_network_that_does_more_than_to_compute_is_run_by_its_executor(change: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its state is moved, and its values are printed, once in each run."""
+    model = _small(change)
+    model.run([[1, 2]], [0], [0])
+    capfd.readouterr()
+    model.run([[3]], [0], [2])
+    model.run([[4]], [0], [3])
+    assert model._step is None
+    if change is _counting:
+        assert float(model.scope.get("count")[0]) == 3
+    else:
+        assert capfd.readouterr().out.strip()
+
+
+@needs_numba
+def test_sizes_that_only_one_text_has_are_no_step_of_several() -> None:
+    """A parameter of one row is added to the rows of a single text, and refused for more: the executor says so."""
+    model = _small(lambda x: x)
+    step = model._step if model._step is not None else (model.run([[1]], [0], [0]), model._step)[1]
+    assert step is not None
+
+    def refused(rows: int) -> Any:
+        raise word_step.NoWordStep("not of so many rows")
+
+    step._table = refused
+    expected = model.run([[5]], [1], [0]).numpy()
+    found = model.run([[5], [7]], [1, 0], [0, 0]).numpy()
+    np.testing.assert_allclose(found[:1], expected, rtol=1e-4, atol=1e-5)
+
+
 @needs_numba
 def test_new_weights_are_met() -> None:
     model = model_of(TOLD["Mistral"])

@@ -94,10 +94,10 @@ def _smaller_batches(settings: Any, batches: Sequence[Sizes], judged: Callable[[
     divisor = 2
     while settings.optimizer is not None and divisor < 2 * most:
         is_equal = all(rows == most for rows, _ in batches)
-        of = f"batches of {-(-most // divisor)}" if is_equal else f"batches, each 1/{divisor} of these"
+        sizes = f"batches of {-(-most // divisor)}" if is_equal else f"batches, each 1/{divisor} of these"
         if any(rows < divisor for rows, _ in batches) and not is_equal:
-            of += ", at least one example"
-        change = _change(f"accumulate {divisor * settings.accumulate} {of}", divisor=divisor, accumulate=max(2, settings.accumulate))
+            sizes += ", at least one example"
+        change = _change(f"accumulate {divisor * settings.accumulate} {sizes}", divisor=divisor, accumulate=max(2, settings.accumulate))
         verdict = judged(change)
         if verdict is None:
             return out

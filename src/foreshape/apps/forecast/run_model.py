@@ -185,7 +185,7 @@ class RunModel:
             setup = replayed(allocator, self.setup.codes, self.setup.sizes, (), [], frozenset())
         except OutOfDeviceMemory:
             return RunResult(steps, 0, allocator.retries, allocator.allocated_peak, allocator.reserved_peak, 0)
-        kept = max(1, self.span, len(self.first))
+        reach = max(1, self.span, len(self.first))
         memo: dict[tuple[int, Sizes], tuple[int, int]] = {}
         tensor_peaks: dict[Sizes, int] = {}
         history: list[list[Any]] = []
@@ -210,7 +210,7 @@ class RunModel:
                 version = allocator.version
                 allocator.reset_peaks()
                 try:
-                    history = [*history[-kept:], replayed(allocator, template.codes, sizes, history, setup, template.shrinking)]
+                    history = [*history[-reach:], replayed(allocator, template.codes, sizes, history, setup, template.shrinking)]
                 except OutOfDeviceMemory:
                     died = number
                     steps.append(StepPeak(batch, length or None, allocator.allocated_peak, allocator.reserved_peak))

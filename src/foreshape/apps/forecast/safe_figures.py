@@ -68,8 +68,8 @@ def largest_sizes(model: RunModel, batches: Sequence[Sizes], memory: Callable[[i
     def goes_through(tokens: int) -> bool:
         return all(model.run([(tokens // columns, columns) for columns in order], memory(capacity)).died is None for order in orders)
 
-    others = {lengths[0], lengths[len(lengths) // 2]} - {longest}
-    tokens = min([batch * longest, *(length * (largest_batch(model, length, memory, capacity) + 1) - 1 for length in others)])
+    shorter = {lengths[0], lengths[len(lengths) // 2]} - {longest}
+    tokens = min([batch * longest, *(length * (largest_batch(model, length, memory, capacity) + 1) - 1 for length in shorter)])
     if tokens < longest or not goes_through(tokens):  # the batches leave segments behind that do not fit each other
         low, high = longest, tokens
         if low >= high or not goes_through(low):

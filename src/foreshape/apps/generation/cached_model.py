@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -80,6 +81,7 @@ class LanguageModel:
         self._threads, self._memory_limit, self._device = threads, memory_limit, device
         self._step: WordStep | None = None
         self._step_version = -1
+        self._step_lock = threading.Lock()
         self._run = repeated(self.executor, self.program, [scores.name], self.scope)
 
     def quantized(self, weights: Weights = "int8", group: int = 64, exclude: str | Sequence[str] = ()) -> LanguageModel:
@@ -100,9 +102,9 @@ class LanguageModel:
         scope = Scope()
         for name, value in packed.values.items():
             scope.set(name, value)
-        kept = {v.name for v in packed.cache.kept}
+        cached = {v.name for v in packed.cache.kept}
         for name, variable in packed.scores.block.program.global_block.vars.items():
-            if variable.persistable and name not in packed.values and name not in kept and name in self.scope:
+            if variable.persistable and name not in packed.values and name not in cached and name in self.scope:
                 scope.defer(name, partial(self.scope.tensor, name))
         return LanguageModel(
             packed.words,
@@ -159,17 +161,22 @@ class LanguageModel:
 
     def _word_step(self) -> WordStep | None:
         """Return the step of one word for each text in machine code, made at its first use and for new tensors; None if the network has none."""
-        if self.scope.version != self._step_version:
-            self._step_version = self.scope.version
-            names = self.words.name, self.cache.slots.name, self.cache.held.name, self.scores.name
-            values = {v.name: self.scope.tensor(v.name) for v in self.program.global_block.vars.values() if v.persistable and v.name in self.scope}
-            try:
-                if not target_of(self.executor.device).is_processor:
-                    raise NoWordStep("the device is no processor")
-                self._step = WordStep(self.program, names, values, self.users, self.context, self._threads or threads_here())
-            except NoWordStep:
-                self._step = None
-        return self._step
+        with self._step_lock:
+            if self.scope.version != self._step_version:
+                self._step = self._new_step()
+                self._step_version = self.scope.version  # deferred values have come in
+            return self._step
+
+    def _new_step(self) -> WordStep | None:
+        names = self.words.name, self.cache.slots.name, self.cache.held.name, self.scores.name
+        persistables = [v.name for v in self.program.global_block.vars.values() if v.persistable and v.name in self.scope]
+        try:
+            if not target_of(self.executor.device).is_processor:
+                raise NoWordStep("the device is no processor")
+            values = {name: self.scope.tensor(name) for name in persistables}
+            return WordStep(self.program, names, values, self.users, self.context, self._threads or threads_here())
+        except NoWordStep:
+            return None
 
     def clear_rows(self, place: int, count: int) -> None:
         """Set the first words of a place to zero: a NaN in hidden rows would reach the next text there.

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from foreshape.core.dims import evaluate
+from foreshape.core.dims import evaluate, is_symbol
 from foreshape.core.spec import FP32, INT64, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
@@ -25,6 +25,7 @@ from foreshape.language.operator.sequence_computations import SequenceEnd
 from foreshape.language.ops.quantization.dynamic import Int8Lookup
 from foreshape.language.ops.sequence.cached_attention import CachedAttention, CachedPositions
 from foreshape.language.program import Op, Program
+from foreshape.language.program.needed import needed_ops
 from foreshape.machine.kernels import word_loop as loop
 from foreshape.machine.kernels.grouped_weights import TILE
 from foreshape.machine.kernels.loop_team import run_together
@@ -77,17 +78,10 @@ class _StepWriter:
         self.values: dict[str, _Operand] = {}
         self.pieces: list[_PlacedCall] = []
         self.nbytes: list[int] = []
-        self.kept: list[Any] = []
+        self.constants: list[Any] = []
         for name, address in feeds.items():
             self.values[name] = _Operand(self._dims(name), -1, address, is_whole=True)
-        ops = [op for op in self.block.ops if op.is_run]
-        needed = {scores}
-        chosen: list[Op] = []
-        for op in reversed(ops):
-            if needed & {*op.output_names()} or isinstance(op.operator, CachedAttention):
-                chosen.append(op)
-                needed |= {*op.input_names()}
-        for op in reversed(chosen):
+        for op in needed_ops(self.block, (scores,)):
             self._write(op)
         self.scores = self.values[scores]
 
@@ -144,12 +138,14 @@ class _StepWriter:
         if operator is None:
             raise NoWordStep(f"{op.type} is unknown")
         if isinstance(operator, CachedPositions):
-            held = self.values[op.inputs["Held"][0]]
-            self.values[op.outputs["Out"][0]] = held._replace(dims=(held.dims[0],))
+            positions = self.values[op.inputs["Held"][0]]
+            self.values[op.outputs["Out"][0]] = positions._replace(dims=(positions.dims[0],))
             return
         if isinstance(operator, CachedAttention):
             self._attention(op, operator)
             return
+        if operator.acts() or any(self.block.var(name).persistable for name in op.output_names()):
+            raise NoWordStep(f"{op.type} does more than to compute a value")
         computation = operator.computes()
         if isinstance(computation, GroupedProduct):
             self._packed_product(op, operator, computation)
@@ -174,7 +170,7 @@ class _StepWriter:
         """Return the value of an op with one result."""
         if isinstance(computation, c.Numbers):
             array = np.array(computation.numbers, np.float32)
-            self.kept.append(array)
+            self.constants.append(array)
             return _Operand(dims, -1, array.ctypes.data)
         x = operands[0]
         if x is None:
@@ -358,7 +354,8 @@ class _Instructions(NamedTuple):
     """The places in the table with addresses in the scores, each with its bytes from their beginning."""
     dims: tuple[int, ...]
     """The dims of the scores."""
-    kept: list[Any]
+    memory: list[Any]
+    """The arrays behind the addresses."""
 
 
 def _placed(writer: _StepWriter) -> tuple[list[int], int]:
@@ -437,7 +434,7 @@ def _tabled(writer: _StepWriter) -> _Instructions:
                 scores.append((at, 2 + place, operands[place] - address(v)))
         table[at, 2 + loop.OPERANDS : 2 + loop.OPERANDS + len(dims)] = dims
         numbers[at, : len(piece.numbers)] = piece.numbers
-    return _Instructions(table, numbers, len(writer.pieces), scores, writer.scores.dims, [workspace, *writer.kept])
+    return _Instructions(table, numbers, len(writer.pieces), scores, writer.scores.dims, [workspace, *writer.constants])
 
 
 def _overlap(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> bool:
@@ -465,7 +462,7 @@ class WordStep:
         self.users, self.context, self._threads = users, context, threads
         self._words = np.zeros(MOST_ROWS, np.int64)
         self._places = np.zeros(2 * MOST_ROWS, np.int64)
-        self._tables: dict[int, _Instructions] = {}
+        self._tables: dict[int, _Instructions | None] = {}
         self._lock = threading.Lock()
         self._tables[1] = self._table(1)
 
@@ -475,8 +472,8 @@ class WordStep:
         spec = block.var(words).spec
         symbols = {str(spec.known_dims[0]): rows, **({str(count): rows for count in spec.lod.counts} if spec.lod is not None else {})}
         sizes = {**symbols, "users": self.users, "context": self.context}
-        if spec.dtype is not INT64:
-            raise NoWordStep("the words are not of int64")
+        if spec.dtype is not INT64 or not is_symbol(spec.known_dims[0]):
+            raise NoWordStep("the words are not int64, of any number of rows")
         addresses = {words: self._words.ctypes.data, slots: self._places.ctypes.data, held: self._places.ctypes.data + 8 * rows}
         return _tabled(_StepWriter(self._program, scores, self._parameters, sizes, addresses, self._threads))
 
@@ -486,9 +483,14 @@ class WordStep:
         if len({*slots}) != rows or min(slots) < 0 or max(slots) >= self.users or min(held) < 0 or max(held) >= self.context:
             return None
         with self._lock:
-            table = self._tables.get(rows)
+            if rows not in self._tables:
+                try:
+                    self._tables[rows] = self._table(rows)
+                except NoWordStep:  # rows of one text may be broadcast where those of several are not
+                    self._tables[rows] = None
+            table = self._tables[rows]
             if table is None:
-                table = self._tables[rows] = self._table(rows)
+                return None
             self._words[:rows] = words
             self._places[:rows], self._places[rows : 2 * rows] = slots, held
             scores = torch.empty(table.dims)

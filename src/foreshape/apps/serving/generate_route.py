@@ -222,12 +222,12 @@ class TextEvents:
 
     async def next(self) -> tuple[TextJob, TextEvent]:
         """Return the next event of any text. Raises `RequestError`, the error of a text; `ClientGone`."""
-        found = await self._queue.get()
-        if found is None:
+        event = await self._queue.get()
+        if event is None:
             raise ClientGone
-        if found[1].error is not None:
-            raise found[1].error
-        return found
+        if event[1].error is not None:
+            raise event[1].error
+        return event
 
 
 class EventSender:

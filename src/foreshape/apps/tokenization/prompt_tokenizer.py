@@ -104,10 +104,10 @@ class StopSearch:
     def add(self, piece: str, last: bool = False) -> str:
         """Return the text sure to stay: before the stop complete first, without the beginning of a possible one unless it is the ``last`` piece."""
         text = self._held + piece
-        found = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
-        if found:
+        matches = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if matches:
             self.ended = True
-            return text[: min(found)[1]]
+            return text[: min(matches)[1]]
         count = 0 if last else max((self._beginning(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - count :]
         return text[: len(text) - count]

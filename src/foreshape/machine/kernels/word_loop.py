@@ -173,19 +173,19 @@ def _binary(kind: int, count: int, x: Any, y: Any, z: Any, by_x: int, by_y: int)
             for j in range(count):
                 z[j] = x[j] / y[j]
     elif by_x == 1:
-        one = y[0]
+        number = y[0]
         if kind == ADD:
             for j in range(count):
-                z[j] = x[j] + one
+                z[j] = x[j] + number
         elif kind == SUBTRACT:
             for j in range(count):
-                z[j] = x[j] - one
+                z[j] = x[j] - number
         elif kind == MULTIPLY:
             for j in range(count):
-                z[j] = x[j] * one
+                z[j] = x[j] * number
         else:
             for j in range(count):
-                z[j] = x[j] / one
+                z[j] = x[j] / number
     else:
         for j in range(count):
             u, v = x[j * by_x], y[j * by_y]

@@ -104,7 +104,7 @@ class BlockResults:
         """Their places among the fetches."""
         self._constants = [*emitted.constants.values(), *_constants_within(step)] if self.places else []
         self._stored = [place.name for i in step.calls for place, _ in i.stores] if self.places else []
-        self._held: tuple[Any, frozenset[int]] = (None, frozenset())
+        self._known: tuple[Any, frozenset[int]] = (None, frozenset())
 
     def copied(self, fetched: Sequence[Any], fed: Sequence[Any], bound: Sequence[Any], scope: Scope) -> list[Any]:
         """Return fetched values, those of blocks copied that share memory with anything else.
@@ -113,17 +113,17 @@ class BlockResults:
             fed: the tensors of the run.
             bound: the values that the step is bound to over the ``scope``, one tuple for all runs.
         """
-        held = self._held
-        if held[0] is not bound:
-            self._held = held = (bound, frozenset(_identities((*bound, *self._constants))))
-        others = {*map(id, fed), *(id(scope.tensor(n)) for n in self._stored if n in scope)}
+        known = self._known
+        if known[0] is not bound:
+            self._known = known = (bound, frozenset(_identities((*bound, *self._constants))))
+        values_of_run = {*map(id, fed), *(id(scope.tensor(n)) for n in self._stored if n in scope)}
         repeated = len({*map(id, fetched)}) < len(fetched)
         out = [*fetched]
         for place in self.places:
             value = out[place]
             if not isinstance(value, Tensor) or not value.is_cpu:  # what is on a device is copied from there
                 continue
-            if id(value) in held[1] or id(value) in others or (repeated and sum(value is t for t in out) > 1) or _has_other_users(value):
+            if id(value) in known[1] or id(value) in values_of_run or (repeated and sum(value is t for t in out) > 1) or _has_other_users(value):
                 require_room("a result of a block", value.nbytes, "a copy of what is fetched")
                 out[place] = value.clone()
         return out
