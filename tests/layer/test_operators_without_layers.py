@@ -55,7 +55,7 @@ WITHOUT: Final = {
         fake_quantize_dequantize_moving_average_abs_max fake_quantize_moving_average_abs_max fake_quantize_range_abs_max
         moving_average_abs_max_scale quantize_linear""",
     "networks that fs.quantize makes": """
-        dynamic_int8_linear grouped_linear int8_lookup""",
+        dynamic_int8_linear dynamic_quantize_linear grouped_linear int8_lookup matmul_integer""",
     "passes of paddle.inference, whose networks Config.enable_save_optim_model saves": """
         conditional_block_infer dequantize fc fused_conv2d fused_conv2d_add_act fused_conv3d fused_elementwise_add fused_elementwise_div
         fused_elementwise_mul fused_elementwise_sub fused_embedding_eltwise_layernorm fused_fc_elementwise_layernorm fused_matmul fused_softplus

@@ -171,42 +171,19 @@ def from_onnx_quantize(c: Call) -> Any:
     return quantized(c, x, _along(c, x, 1, x.spec.known_dtype, axis, block), 2, dtype, axis, block)
 
 
-def _dynamic(c: Call, x: Variable) -> tuple[Variable, Variable, Variable]:
-    """Return x in whole numbers from 0 to 255 as fp32, its scale, and its zero point as fp32: the range of x with 0 in it."""
-    flat = {"dim": [0], "reduce_all": True, "keep_dim": False}
-    zero = c.full([], FP32, 0.0)
-    high = layer.maximum(c.op("reduce_max", flat, X=x), zero)
-    low = layer.minimum(c.op("reduce_min", flat, X=x), zero)
-    span = high - low
-    scale = layer.divide(span, c.full([], FP32, 255.0))
-    scale = layer.where(layer.equal(span, zero), c.full([], FP32, 1.0), scale)
-    limits = {"min": 0.0, "max": 255.0}
-    point = c.op("clip", limits, X=c.op("round", {"round_type": 0}, X=layer.divide(layer.scale(low, -1.0), scale)))
-    rounded = c.op("round", {"round_type": 0}, X=layer.divide(x, scale))
-    return c.op("clip", limits, X=rounded + point), scale, point
-
-
 @from_onnx("DynamicQuantizeLinear")
 def dynamic_quantize(c: Call) -> Any:
-    levels, scale, point = _dynamic(c, c.x())
-    return c.cast(levels, UINT8), scale, c.cast(point, UINT8)
-
-
-def _exact(c: Call, terms: Any) -> DType:
-    """Return the element type of exact sums of so many products."""
-    return FP32 if isinstance(terms, int) and terms <= _EXACT else FP64
+    return c.op("dynamic_quantize_linear", X=c.x())
 
 
 def integer_product(c: Call, first: int, second: int, first_zero: int, second_zero: int) -> Variable:
-    """Return the product of two operands less their zero points, exact sums in floating numbers."""
-    x, y = _without_zero(c, c.x(first), first_zero, rows=True), _without_zero(c, c.x(second), second_zero)
-    dtype = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
-    return layer.matmul(c.cast(x, dtype), c.cast(y, dtype))
+    """Return the product of two operands less their zero points, as numbers of 32 bits."""
+    return c.op("matmul_integer", X=c.x(first), Y=c.x(second), XZeroPoint=c.optional(first_zero), YZeroPoint=c.optional(second_zero))
 
 
 @from_onnx("MatMulInteger")
 def integer_matmul(c: Call) -> Any:
-    return c.cast(integer_product(c, 0, 1, 2, 3), INT32)
+    return integer_product(c, 0, 1, 2, 3)
 
 
 @from_onnx("ConvInteger")
@@ -215,7 +192,7 @@ def integer_convolution(c: Call) -> Any:
     terms = 1
     for d in weight.spec.known_dims[1:]:
         terms = terms * d if isinstance(d, int) else _EXACT + 1
-    dtype = _exact(c, terms)
+    dtype = FP32 if terms <= _EXACT else FP64
     return c.cast(convolve(c, c.cast(x, dtype), c.cast(weight, dtype), None), INT32)
 
 
@@ -352,17 +329,18 @@ def quantized_gemm(c: Call) -> Any:
 
 @from_onnx("MatMulIntegerToFloat", domain=_MICROSOFT)
 def integer_matmul_to_float(c: Call) -> Any:
-    x, y, bias = _without_zero(c, c.x(0), 4, rows=True), _without_zero(c, c.x(1), 5), c.optional(6)
-    out = layer.matmul(x, y) * (c.x(2) * c.x(3))
-    return out if bias is None else out + bias
+    return _scaled(c, integer_product(c, 0, 1, 4, 5), c.x(2) * c.x(3), c.optional(6))
 
 
 @from_onnx("DynamicQuantizeMatMul", domain=_MICROSOFT)
 def dynamic_matmul(c: Call) -> Any:
-    levels, scale, point = _dynamic(c, c.x(0))
-    y, bias = _without_zero(c, c.x(1), 3), c.optional(4)
-    out = layer.matmul(levels - point, y)
-    out = out * (c.x(2) * scale)
+    levels, scale, point = c.op("dynamic_quantize_linear", X=c.x(0))
+    sums = c.op("matmul_integer", X=levels, Y=c.x(1), XZeroPoint=point, YZeroPoint=c.optional(3))
+    return _scaled(c, sums, c.x(2) * scale, c.optional(4))
+
+
+def _scaled(c: Call, sums: Variable, scale: Variable, bias: Variable | None) -> Variable:
+    out = c.cast(sums, FP32) * scale
     return out if bias is None else out + bias
 
 
@@ -553,6 +531,16 @@ def _to_onnx_dynamic_int8_linear(w: WrittenOp) -> Any:
 
 
 @to_onnx()
+def _to_onnx_dynamic_quantize_linear(w: WrittenOp) -> Any:
+    return w.nodes("DynamicQuantizeLinear", 3, w.x("X"))
+
+
+@to_onnx()
+def _to_onnx_matmul_integer(w: WrittenOp) -> Any:
+    return w.node("MatMulInteger", w.x("X"), w.x("Y"), w.optional("XZeroPoint"), w.optional("YZeroPoint"))
+
+
+@to_onnx()
 def _to_onnx_int8_lookup(w: WrittenOp) -> Any:
     ids = term(w, "Ids")
     ids = ids.without(w.rank("Ids") - 1) if w.of.column else ids
@@ -693,6 +681,17 @@ def _to_torch_dynamic_int8_linear(w: PlainOp) -> str:
 def _to_torch_int8_lookup(w: PlainOp) -> str:
     ids = w.let(f"{w.x('Ids')}.squeeze(-1)" if w.of.column else w.x("Ids"))
     return f"F.embedding({ids}, {w.x('W')}).float() * {w.x('Scale')}[{ids}].unsqueeze(-1)"
+
+
+@to_torch()
+def _to_torch_dynamic_quantize_linear(w: PlainOp) -> Any:
+    parts = w.let(w.call(helpers.bit_grids.by_range, w.x("X")))
+    return tuple(f"{parts}[{index}]" for index in range(3))
+
+
+@to_torch()
+def _to_torch_matmul_integer(w: PlainOp) -> str:
+    return w.call(helpers.bit_grids.integer_product, w.x("X"), w.x("Y"), w.optional("XZeroPoint"), w.optional("YZeroPoint"))
 
 
 @to_torch()

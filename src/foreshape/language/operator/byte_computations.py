@@ -40,6 +40,23 @@ class DynamicProduct(ForwardOnly):
 
 
 @data_class(frozen=True)
+class RangeQuantization(ForwardOnly):
+    """X0 as whole numbers from 0 to 255, its scale and its zero point, by the range of all its numbers and 0; see `RangeRounding`."""
+
+
+@data_class(frozen=True)
+class IntegerProduct(ForwardOnly):
+    """(X0 - X2) (X1 - X3), the exact product of matrices of bytes in the last two dims. X2 and X3 are zero points, or are not there."""
+
+    operands: ClassVar[int] = 4
+
+
+@data_class(frozen=True)
+class RangeRounding(ForwardOnly):
+    """X0 rounded by its range, found in the run. Rewrites make it of a `RangeQuantization` whose result is read by products with its scale."""
+
+
+@data_class(frozen=True)
 class Observed(ForwardOnly):
     """X0 as it is, in the element type of X1. Other operands have no part in it."""
 

@@ -146,7 +146,7 @@ def _refusal(fault: Fault, fetch: str, block: Block, source: Callable[[Op], str]
     way = _way(op, fetch, block)
     node = source(op)
     words = [f"unpad: {_op_text(op)}{f' of {node}' if node else ''}: {fault.words}"]
-    if any(op in q.extremes for q in dynamic_quantizations(block)):
+    if op in dynamic_quantizations(block):
         words.append("    its rows are quantized by the range of all texts; row_scales=True (--row-scales) gives each row a scale of its own")
     if way:
         steps = way if len(way) <= 8 else [*way[:4], f"... {len(way) - 7} more", *way[-3:]]

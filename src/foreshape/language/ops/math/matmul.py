@@ -158,6 +158,23 @@ class BatchedProduct(Operator):
         return grad_x, grad_y
 
 
+def product_of_matrices(X: Spec, Y: Spec, trans_x: bool, trans_y: bool) -> Spec:
+    """Return the spec of the product of the matrices in the last two dims, in the element type of X. Raises as a shape rule, for slots X and Y."""
+    x, y = X.known_dims, Y.known_dims
+    require(len(x) > 0, "X must have at least one dim", X=None)
+    require(len(y) > 0, "Y must have at least one dim", Y=None)
+    x_k = len(x) - (2 if trans_x and len(x) > 1 else 1)
+    y_k = len(y) - (1 if trans_y or len(y) == 1 else 2)
+    require_equal(x[x_k], y[y_k], "the columns of X must equal the rows of Y", X=x_k, Y=y_k)
+    out: tuple[Size, ...] = broadcast_dims(x[:-2], y[:-2])
+    if len(x) > 1:
+        out += (x[-1] if trans_x else x[-2],)
+    if len(y) > 1:
+        out += (y[-2] if trans_y else y[-1],)
+    rows_stay = len(y) <= max(len(x), 2) and (len(x) > 2 or (len(x) == 2 and not trans_x))
+    return (X if rows_stay else X.dense()).with_dims(out)
+
+
 class MatmulV2(BatchedProduct):
     """Out = X Y, the product of the matrices in the last two dims of X and Y; the dims before are a batch, and broadcast.
 
@@ -173,19 +190,7 @@ class MatmulV2(BatchedProduct):
     trans_y = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        x, y = X.known_dims, Y.known_dims
-        require(len(x) > 0, "X must have at least one dim", X=None)
-        require(len(y) > 0, "Y must have at least one dim", Y=None)
-        x_k = len(x) - (2 if self.trans_x and len(x) > 1 else 1)
-        y_k = len(y) - (1 if self.trans_y or len(y) == 1 else 2)
-        require_equal(x[x_k], y[y_k], "the columns of X must equal the rows of Y", X=x_k, Y=y_k)
-        out: tuple[Size, ...] = broadcast_dims(x[:-2], y[:-2])
-        if len(x) > 1:
-            out += (x[-1] if self.trans_x else x[-2],)
-        if len(y) > 1:
-            out += (y[-2] if self.trans_y else y[-1],)
-        rows_stay = len(y) <= max(len(x), 2) and (len(x) > 2 or (len(x) == 2 and not self.trans_x))
-        return (X if rows_stay else X.dense()).with_dims(out)
+        return product_of_matrices(X, Y, self.trans_x, self.trans_y)
 
     def _transposed(self) -> tuple[bool, bool]:
         return self.trans_x, self.trans_y

@@ -69,3 +69,23 @@ def grouped_product(x: Tensor, weight: Tensor, scale: Tensor, columns: int) -> T
         numbers = torch.stack((numbers - 16 * upper, upper), 2).reshape(weight.shape[0], -1, weight.shape[2]) - 8
     groups = numbers.view(weight.shape[0], scale.shape[1], -1, weight.shape[2]) * scale.unsqueeze(2)
     return x @ groups.reshape(numbers.shape).transpose(0, 1).reshape(numbers.shape[1], -1)[:, :columns]
+
+
+def by_range(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x in whole numbers from 0 to 255, its scale and its zero point, by its range with 0 in it."""
+    low, high = x.aminmax() if x.numel() else (x.new_zeros(()), x.new_zeros(()))
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    span = high - low
+    scale = torch.where(span == 0.0, 1.0, span / 255.0) + span * 0.0
+    point = torch.round(-low / scale).clamp(0.0, 255.0)
+    return (torch.round(x / scale) + point).clamp(0.0, 255.0).to(torch.uint8), scale, point.to(torch.uint8)
+
+
+def integer_product(x: Tensor, y: Tensor, x_zero: Tensor | None, y_zero: Tensor | None) -> Tensor:
+    """Return the exact product of matrices of bytes less their zero points, of 32 bits."""
+    a, b = x.double(), y.double()
+    if x_zero is not None:
+        a = a - (x_zero.unsqueeze(1) if x_zero.dim() == 1 and len(x_zero) > 1 else x_zero)
+    if y_zero is not None:
+        b = b - y_zero
+    return (a @ b).long().int()
