@@ -15,6 +15,7 @@ from support.survival import checked_words
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.core.spec import tensor
 from foreshape.interop.compiled_file import HEAD, CompiledFile
 from foreshape.machine.kernels.onednn_library import library
 
@@ -24,7 +25,16 @@ from compiled_mutations import parts, sealed
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 
 
-@pytest.fixture(scope="module", params=["fp32", "bytes"])
+def multiplied_by_range(rows: fs.Variable, scope: fs.Scope) -> fs.Variable:
+    """Describe a product of bytes, with rows by their range."""
+    block = fs.default_main_program().global_block
+    whole = block.create_variable("whole", tensor(fs.INT8, 3, 5), persistable=True)
+    scope.set("whole", np.random.default_rng(2).integers(-127, 128, (3, 5)).astype("int8"))
+    levels, scale, point = block.apply("dynamic_quantize_linear", {"X": rows})
+    return layer.cast(block.apply("matmul_integer", {"X": levels, "Y": whole, "XZeroPoint": point}), "float32") * scale
+
+
+@pytest.fixture(scope="module", params=["fp32", "bytes", "range"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled network of few kernels, one of most kinds, without the network itself."""
     folder = tmp_path_factory.mktemp("whole")
@@ -33,8 +43,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         y = layer.relu(layer.conv2d(x, 8, 3, padding=1))
         y = layer.pool2d(y * layer.conv2d(layer.reduce_mean(y, [2, 3], keepdim=True), 8, 1, activation="sigmoid"), 2, "max", 2)
         y = layer.conv2d_transpose(layer.concat([y, layer.conv2d(y, 4, 1)], axis=1), 3, kernel_size=2, stride=2)
-        out = layer.softmax(layer.fc(layer.layer_norm(layer.reduce_mean(y, [2, 3])), 5))
-        scope = fs.Scope()
+        rows, scope = layer.layer_norm(layer.reduce_mean(y, [2, 3])), fs.Scope()
+        out = layer.softmax(multiplied_by_range(rows, scope) if request.param == "range" else layer.fc(rows, 5))
         fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
         if request.param == "bytes":
             model = fs.quantize(fs.InferenceModel.of(fs.default_main_program(), [x.name], [out], scope), np.ones((1, 3, 16, 12), "float32"))

@@ -195,6 +195,14 @@ def frozen_dynamic() -> list[Any]:
     return [layer.relu(rows + _weight(5))]
 
 
+def frozen_range() -> list[Any]:
+    block, x = fs.default_main_program().global_block, _rows(40)
+    whole = block.create_variable("whole", fs.core.spec.tensor(fs.INT8, 40, 5), persistable=True)
+    levels, scale, point = block.apply("dynamic_quantize_linear", {"X": x})
+    sums = block.apply("matmul_integer", {"X": levels, "Y": whole, "XZeroPoint": point})
+    return [layer.relu(layer.cast(sums, "float32") * (scale * _weight(5)) + _weight(5))]
+
+
 def frozen_convolution() -> list[Any]:
     return [layer.relu(layer.batch_norm(layer.conv2d(_images(), 4, 3)))]
 

@@ -56,3 +56,54 @@ def test_in_bf16_it_is_within_its_rounding(mask: str) -> None:
     (expected,) = net.run(fs.Executor())
     (seen,) = net.run(fs.Executor(frozen=True, precision="bf16"))
     assert 0 < np.abs(seen - expected).max() <= 0.03 * np.abs(expected).max()
+
+
+def blanked(hides: Any) -> Any:
+    """Describe attention as torch exports it: both operands are scaled, and weights that are NaN, of a row that sees no key, become 0."""
+
+    def describe(x: Any) -> Any:
+        q, k, v = (heads_of(x) for _ in range(3))
+        q, k = layer.scale(q, COLUMNS**-0.25), layer.scale(layer.transpose(k, [0, 1, 3, 2]), COLUMNS**-0.25)
+        hidden = layer.greater_than(layer.unsqueeze(layer.slice(x, [2], [0], [1]), [1]), layer.fill_constant([1], "float32", hides))
+        mask = layer.where(layer.transpose(hidden, [0, 1, 3, 2]), float("-inf"), layer.fill_constant([1], "float32", 0.0))
+        weights = layer.softmax(layer.matmul(q, k) + mask)
+        weights = layer.where(layer.is_nan(weights), 0.0, weights)
+        mixed = layer.reshape(layer.transpose(layer.matmul(weights, v), [0, 2, 1, 3]), [0, 0, HEADS * COLUMNS])
+        return layer.fc(layer.layer_norm(layer.fc(mixed, 24, flatten_last=1), begin_norm_axis=2), 24, flatten_last=1)
+
+    return describe
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_rows_that_see_no_key_are_zeros_where_the_network_says_so(pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pieces:
+        monkeypatch.setattr(onednn_attention, "MOST", 1)
+    x = images(3, 6, 24)
+    x[1, :, 0] = 9.0  # all keys of a text are hidden
+    net = Net(blanked(0.5), x, ["batch", "time", 24])
+    executor = net.same()
+    kinds = [i.kernel.kind for i in executor.step(net.main, net.fetch).emitted.lowered.calls if isinstance(i, FusedCall)]
+    assert ("attention" in kinds) == (library() is None)
+    assert np.isfinite(net.run(executor)[0]).all()
+    for size in ((1, 1, 24), (2, 0, 24), (0, 4, 24)):
+        net.same(images(*size), executor)
+    x[0, 2, 5] = np.nan  # of a value: it reaches the rows that see it
+    plain, seen = (net.run(e, x)[0] for e in (fs.Executor(check=False), fs.Executor(frozen=True, check=False)))
+    np.testing.assert_array_equal(np.isnan(plain), np.isnan(seen))
+
+
+def test_without_that_they_stay_nan() -> None:
+    x = images(2, 6, 24)
+    x[1, :, 0] = 9.0
+
+    def describe(x: Any) -> Any:
+        q, k, v = (heads_of(x) for _ in range(3))
+        hidden = layer.greater_than(layer.unsqueeze(layer.slice(x, [2], [0], [1]), [1]), layer.fill_constant([1], "float32", 0.5))
+        mask = layer.where(layer.transpose(hidden, [0, 1, 3, 2]), float("-inf"), layer.fill_constant([1], "float32", 0.0))
+        weights = layer.softmax(layer.matmul(q, k, transpose_y=True) + mask)
+        return layer.reshape(layer.transpose(layer.matmul(weights, v), [0, 2, 1, 3]), [0, 0, HEADS * COLUMNS])
+
+    net = Net(describe, x, ["batch", "time", 24])
+    for executor in (fs.Executor(check=False), fs.Executor(frozen=True, check=False)):
+        seen = net.run(executor)[0]
+        assert np.isnan(seen[1]).all() and np.isfinite(seen[0]).all()

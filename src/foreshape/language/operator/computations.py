@@ -448,6 +448,11 @@ class ChosenElements(ForwardOnly):
 
 
 @data_class(frozen=True)
+class NanTest(ForwardOnly):
+    """True where X0 is NaN."""
+
+
+@data_class(frozen=True)
 class Split(ForwardOnly):
     """The inverse of `Concat`: X0 cut along an axis, possibly negative, into Out0, parts behind one another."""
 
@@ -479,12 +484,13 @@ class Transposition(ForwardOnly):
 class DenseAttention(ForwardOnly):
     """Attention ``softmax(scale X0 X1' + X3) X2`` over ``[batch, heads, time, width]``, or without heads. ``turned``: X1 is given transposed.
 
-    ``later``: the number added to the scores of later rows; 0 for none.
+    ``later``: the number added to the scores of later rows; 0 for none. ``blanks``: a row whose weights are NaN, for it sees no key, gets weights of 0.
     """
 
     scale: float
     turned: bool
     later: float
+    blanks: bool = False
 
 
 @data_class(frozen=True)
@@ -497,6 +503,7 @@ class AttentionOverRows(ForwardOnly):
     heads: int
     scale: float
     parts: tuple[tuple[int, int, int], ...]
+    blanks: bool = False
 
 
 @data_class(frozen=True)

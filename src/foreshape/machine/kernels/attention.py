@@ -77,13 +77,13 @@ class Attention:
     """Attention ``softmax(scale q k' + mask) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'.
 
     ``later``: the mask's value where a row of q stands before a row of k, far below all scores; 0 for none. A given mask is then one row for all rows of q,
-    and the sum of both is not made.
+    and the sum of both is not made. ``blanks``: NaN weights, as of a row without a key, become 0; without ``later``.
     """
 
-    __slots__ = ("later", "scale", "turned")
+    __slots__ = ("blanks", "later", "scale", "turned")
 
-    def __init__(self, scale: float, turned: bool, later: float = 0.0) -> None:
-        self.scale, self.turned, self.later = scale, turned, later
+    def __init__(self, scale: float, turned: bool, later: float = 0.0, blanks: bool = False) -> None:
+        self.scale, self.turned, self.later, self.blanks = scale, turned, later, blanks
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the result, and the logarithm of the sum of exponentials of each row of scores."""
@@ -99,6 +99,8 @@ class Attention:
                     sums.masked_fill_(nowhere.squeeze(-1), torch.nan)
                 if causal and not (mask[..., :1] >= (least := self._least(most))).all():
                     self._look_at_later(out, sums, q, k, v, mask, least)
+            if self.blanks and (lost := sums.isnan()).any():
+                out = torch.where(lost.unsqueeze(-1), v.sum(-2, keepdim=True).mul_(0.0), out)
         else:
             out, sums = self._weights(q, k, None) @ v, q.new_zeros(q.shape[:-1])
         return out if rank == 4 else out.squeeze(1), sums

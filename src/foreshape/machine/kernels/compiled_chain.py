@@ -11,6 +11,7 @@ from typing import Any
 
 from foreshape.errors import FormatError
 from foreshape.machine.kernels.onednn_chain import ChainCall, MemoryPlace, PlacedPrimitive
+from foreshape.machine.kernels.onednn_grids import ALIGNMENT
 from foreshape.machine.kernels.onednn_library import (
     F32,
     RESULT,
@@ -28,7 +29,6 @@ from foreshape.machine.kernels.onednn_library import (
     Primitive,
 )
 from foreshape.machine.kernels.onednn_packed import order_of
-from foreshape.machine.kernels.onednn_steps import ALIGNMENT
 from foreshape.machine.kernels.written_chain import KINDS, LARGEST, CompiledSize, WrittenPrimitive, arguments_read
 
 
@@ -84,7 +84,7 @@ class CompiledChain:
             handles[SCRATCHPAD], sizes[SCRATCHPAD] = pad, nbytes
         places, numbers = {name: (tensor, begin) for name, tensor, begin in written.places}, dict(written.constants)
         names = [*(name for name, _, _ in written.places), *(name for name, _ in written.constants)]
-        if sorted(names) != sorted(handles) or not (kind.constant & handles.keys()) | grids.keys() <= numbers.keys() or numbers.keys() & {RESULT, SCRATCHPAD}:
+        if sorted(names) != sorted(handles) or not kind.constant & handles.keys() <= numbers.keys() or numbers.keys() & {RESULT, SCRATCHPAD}:
             raise FormatError(f"{what}: its operands and results are others than those with places")
         for name, (tensor, begin) in places.items():
             self._check_place(what, name, tensor, begin, sizes[name], 4 if written.kind == "reordered" and name == SOURCE else ALIGNMENT)
@@ -176,6 +176,8 @@ def _check(what: str, kind: str, given: Sequence[Any]) -> None:
         for n, out, s, k, b in zip(images, given[2].dims[2:], strides, window, before, strict=True):
             if b >= k or (out - 1) * s >= n + b:
                 raise FormatError(f"{what}: a window lies in the padding altogether")
+    if kind == "reduced" and (len(given[1].dims) != len(given[2].dims) or any(n not in (1, m) for m, n in zip(given[1].dims, given[2].dims, strict=True))):
+        raise FormatError(f"{what}: the result of {list(given[1].dims)} has dims {list(given[2].dims)}")
     axis, of = {"softmax": (1, 0), "joined": (2, 1)}.get(kind, (None, 0))
     if axis is not None and given[axis] >= len(given[of].dims):
         raise FormatError(f"{what}: there is no axis {given[axis]}")

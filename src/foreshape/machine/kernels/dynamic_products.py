@@ -11,12 +11,13 @@ from math import prod
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels.frozen import Following, FrozenLinear, in_library, linear
+from foreshape.machine.kernels.onednn_grids import aligned
 from foreshape.machine.kernels.onednn_library import ADDED, S8, STEP_OF, WEIGHTS, After, Function, Handle, Library, Memory, Primitive, Unimplemented, library
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, PackedProduct, described, row_major_strides
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
 from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 from foreshape.machine.kernels.onednn_stages import FEW, computed, lying
-from foreshape.machine.kernels.onednn_steps import ChainKernel, PlannedStep, aligned
+from foreshape.machine.kernels.onednn_steps import ChainKernel, PlannedStep
 from foreshape.machine.kernels.rows_of_bytes import steps_of
 
 Dims = Sequence[int]

@@ -14,15 +14,19 @@ from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.attention import Attention
 from foreshape.machine.kernels.onednn_bytes import turned
-from foreshape.machine.kernels.onednn_grids import HALF, Kept
-from foreshape.machine.kernels.onednn_library import BF16, F32, SIZES, SOURCE, STEP_OF, WEIGHTS, After, Library, Memory, Primitive, Unimplemented
+from foreshape.machine.kernels.onednn_grids import HALF, Kept, aligned
+from foreshape.machine.kernels.onednn_library import BF16, F32, SIZES, SOURCE, STEP_OF, WEIGHTS, After, Function, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
-from foreshape.machine.kernels.onednn_steps import PlannedStep, aligned
+from foreshape.machine.kernels.onednn_steps import PlannedStep
 
 MOST = 1 << 21
 """So many scores at most are there at once."""
 LONG = 512
 """With more keys torch's kernel is as fast, and takes no memory for all scores."""
+
+
+_WITHOUT_NAN: Function = ("hardtanh", 0.0, 1.0)
+"""The limits of weights: the library's kernels give the lower one for NaN."""
 
 
 def scores_bytes(heads: int, q: Sequence[Size], k: Sequence[Size]) -> Size:
@@ -34,12 +38,13 @@ class HeadedAttention(NamedTuple):
     """``softmax(scale Q K' + mask) V`` over ``[batch, time, heads * columns]``, for each head; a mask is ``[batch, 1, time, keys]``, with 1 for
     the first or the third where it is alike for all.
 
-    ``parts``: for each of Q, K and V the number of its operand, the first column and the number of columns there.
+    ``parts``: for each of Q, K and V the number of its operand, the first column and the number of columns there. ``blanks``: as for `Attention`.
     """
 
     heads: int
     scale: float
     parts: tuple[tuple[int, int, int], ...]
+    blanks: bool = False
 
     def __call__(self, *given: Tensor) -> Tensor:
         """Return the result by torch's kernel."""
@@ -47,7 +52,7 @@ class HeadedAttention(NamedTuple):
         q, k, v = (
             given[n].narrow(2, begin, width).reshape(*given[n].shape[:2], self.heads, width // self.heads).transpose(1, 2) for n, begin, width in self.parts
         )
-        out, _ = Attention(self.scale, False).forward(q, k, v, *given[count:])
+        out, _ = Attention(self.scale, False, blanks=self.blanks).forward(q, k, v, *given[count:])
         return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], self.parts[2][2])
 
     def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
@@ -92,7 +97,7 @@ class HeadedAttention(NamedTuple):
         added = Memory(masks[0], row_major_strides(masks[0])) if masks else None
         records = (
             Primitive("product", (lying(of_q), lying(of_k, True), None, scores, After(added, (), ((SOURCE, 0),))), threads),
-            Primitive("softmax_to", (scores, weights, 3, After()), threads),
+            Primitive("softmax_to", (scores, weights, 3, After(None, [_WITHOUT_NAN] if self.blanks else [])), threads),
             Primitive("product", (weights, lying(of_v), None, result, After()), threads),
         )
         by, out, item = {STEP_OF | SOURCE: library.number(self.scale)}, (batch, time, of_v[2]), SIZES[element]

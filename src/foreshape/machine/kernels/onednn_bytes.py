@@ -7,11 +7,12 @@ made of it (see `foreshape.machine.kernels.onednn_chain`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Protocol, runtime_checkable
 
 from foreshape.core.values.torch_proxy import Tensor
-from foreshape.machine.kernels.onednn_grids import Grid, Kept
-from foreshape.machine.kernels.onednn_library import F32, RESULT, SOURCE, STEP_OF, ZERO_OF, After, Handle, Library, Memory, Primitive, Unimplemented
+from foreshape.machine.kernels.onednn_grids import ALIGNMENT, FoundGrid, Grid, Kept, step_place
+from foreshape.machine.kernels.onednn_library import F32, RESULT, S32, SOURCE, STEP_OF, ZERO_OF, After, Handle, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, described, order_of
 
 Dims = Sequence[int]
@@ -20,19 +21,29 @@ Dims = Sequence[int]
 Constants = dict[int, Handle]
 
 
-def told(library: Library, name: int, grid: Grid) -> tuple[dict[int, int], list[int], Constants]:
-    """Return the attributes for an operand or a result on a grid, and their values: steps, zero points, and constants."""
+def told(library: Library, name: int, grid: Grid | FoundGrid) -> tuple[dict[int, int], list[int], Constants]:
+    """Return the attributes for an operand or a result on a grid, and their values: steps, zero points, and constants. A found grid has no constants."""
+    if isinstance(grid, FoundGrid):
+        return {name: 0}, [name], {}
     constants = {STEP_OF | name: library.number(grid.step)}
     if grid.zero:
         constants[ZERO_OF | name] = library.number(grid.zero)
     return {name: 0}, [name] if grid.zero else [], constants
 
 
+def with_found_grid(library: Library, computation: DescribedPrimitive, name: int, count: int) -> DescribedPrimitive:
+    """Return a computation that reads the step and the zero point of an operand or a result behind its bytes, so many."""
+    place, one = step_place(count), ((1,), (1,))
+    orders = {STEP_OF | name: library.handle(Memory(*one)), ZERO_OF | name: library.handle(Memory(*one, S32))}
+    begins = {**computation.begins, STEP_OF | name: place, ZERO_OF | name: place + ALIGNMENT}
+    return computation._replace(names=(*computation.names, *orders), orders={**computation.orders, **orders}, begins=begins)
+
+
 @runtime_checkable
 class ByteStage(Protocol):
     """A stage of a series with kernels for bytes."""
 
-    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Kept], wanted: Grid | None) -> tuple[DescribedPrimitive, Kept]:
         """Return the computation for operands on these grids, and the grid of its result, None for fp32.
 
         Args:
@@ -65,7 +76,7 @@ class Rounded:
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         raise Unimplemented("numbers are rounded where they are made bytes")
 
-    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Kept], wanted: Grid | None) -> tuple[DescribedPrimitive, Kept]:
         return turned(library, dims[0], grids[0], self.grid), self.grid
 
 
@@ -77,9 +88,11 @@ def turned(library: Library, dims: Dims, before: Kept, after: Kept) -> Described
     zeros: list[int] = []
     constants: Constants = {}
     for name, grid in ((SOURCE, before), (RESULT, after)):
-        if isinstance(grid, Grid):
+        if isinstance(grid, Grid | FoundGrid):
             axes, point, values = told(library, name, grid)
             steps, zeros, constants = {**steps, **axes}, [*zeros, *point], {**constants, **values}
     memories = [Memory(tuple(dims), order_of(dims), F32 if grid is None else grid.of) for grid in (before, after)]
     record = Primitive("reordered", (*memories, After(None, (), (*steps.items(),), zeros)))
-    return described(library, record, constants, dims, order_of(dims))
+    out = described(library, record, constants, dims, order_of(dims))
+    found = [(name, grid) for name, grid in ((SOURCE, before), (RESULT, after)) if isinstance(grid, FoundGrid)]
+    return with_found_grid(library, out, found[0][0], prod(dims)) if found else out

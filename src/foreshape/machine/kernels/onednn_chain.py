@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import count_kernels, drop_oldest, sizes_kept
-from foreshape.machine.kernels.onednn_grids import Kept, bytes_of_element
+from foreshape.machine.kernels.onednn_grids import Kept, aligned, bytes_of
 from foreshape.machine.kernels.onednn_library import (
     RESULT,
     SCRATCHPAD,
@@ -31,7 +31,7 @@ from foreshape.machine.kernels.onednn_library import (
 )
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
 from foreshape.machine.kernels.onednn_stages import computed, lying
-from foreshape.machine.kernels.onednn_steps import ChainKernel, PlannedStep, aligned, planned, planned_in_half
+from foreshape.machine.kernels.onednn_steps import ChainKernel, PlannedStep, planned, planned_in_half
 
 
 class KernelTime(NamedTuple):
@@ -203,7 +203,7 @@ class ChainLine:
         descriptions = [d.description for d in (*copied.values(), *(w.described for w in work))]
         self._scratch = self._take(max((library.nbytes(library.scratchpad(d)) for d in descriptions), default=0))
         self._between = self._take(room)
-        sizes = [prod(d) * bytes_of_element(grid) for d, grid in zip(dims, grids, strict=True)]
+        sizes = [bytes_of(prod(d), grid) for d, grid in zip(dims, grids, strict=True)]
         places = [*[(index, 0) for index in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
         for index, reordered in copied.items():  # brought into order first
             place = (None, self._take(sizes[index]))
@@ -245,7 +245,9 @@ class ChainLine:
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
             begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
             if name in described.begins:
-                begin, used = described.begins[name], described.begins[name] + described.record.memories[name].nbytes
+                memory = described.record.memories.get(name)
+                begin = described.begins[name]
+                used = begin + (used if memory is None else memory.nbytes)
             if used > size:
                 raise ShapeError(f"{used} bytes would be used of {size}")
             orders[name] = MemoryPlace(place[0], place[1] + begin, described.orders[name])

@@ -1,4 +1,4 @@
-"""The forms of values between kernels besides fp32: bytes on a grid, and bf16."""
+"""The forms of values between kernels besides fp32: bytes on a grid, known before or found in the run, and bf16."""
 
 from __future__ import annotations
 
@@ -33,10 +33,33 @@ class Half(NamedTuple):
 
 
 HALF = Half()
-Kept = Grid | Half | None
+
+
+class FoundGrid(NamedTuple):
+    """The numbers ``step (q - zero)`` for q from 0 to 255, with step and zero found in the run: fp32 and int32, each at an aligned place behind the bytes."""
+
+    of: int = U8
+    low: int = 0
+    high: int = 255
+
+
+FOUND_GRID = FoundGrid()
+Kept = Grid | FoundGrid | Half | None
 """The form of a value between kernels; None for fp32."""
+ALIGNMENT = 64
+"""The alignment in bytes of values between kernels."""
 
 
-def bytes_of_element(kept: Kept) -> int:
-    """Return the bytes of an element of a value."""
-    return SIZES[F32 if kept is None else kept.of]
+def aligned(size: int) -> int:
+    """Return bytes rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def step_place(count: int) -> int:
+    """Return the byte of the step of so many numbers on a `FoundGrid`; the zero point is `ALIGNMENT` behind it."""
+    return aligned(count)
+
+
+def bytes_of(count: int, kept: Kept) -> int:
+    """Return the bytes of a value of so many elements."""
+    return step_place(count) + 2 * ALIGNMENT if isinstance(kept, FoundGrid) else count * SIZES[F32 if kept is None else kept.of]

@@ -46,7 +46,8 @@ SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 4
 SEVERAL, ADDED = 1024, 1 << 15 | OTHER
 STEP_OF, ZERO_OF = 4096, 8192
 """With the name of an operand or a result: its step, and its zero point."""
-BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1, "divide": 0x1FFF4}
+BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1, "divide": 0x1FFF4, "subtract": 0x1FFF5}
+REDUCTIONS = {"max": 0x2FFF2, "min": 0x2FFF3, "sum": 0x2FFF4}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
 _SOFTMAX, _NEAREST, _WITH_SCALE, _WITH_SHIFT = 0x30000, 0x2FFF0, 2, 4
 ELEMENTWISE = {
@@ -70,6 +71,7 @@ _MEMORIES: dict[str, Mapping[int, int]] = {
     "normalized_rows": {SOURCE: 0, RESULT: 0},
     "nearest": {SOURCE: 0, RESULT: 1},
     "joined": {RESULT: 1},
+    "reduced": {SOURCE: 1, RESULT: 2},
     "reordered": {SOURCE: 0, RESULT: 1},
 }
 """The places of the tensors among the arguments of each kind of computation."""
@@ -375,6 +377,11 @@ class Library:
         handles = [self.handle(s) for s in sources]
         arguments = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(handle.value for handle in handles)))
         return self.quick(self._described("concat", result, *arguments, after))
+
+    def reduced(self, kind: str, source: Memory, result: Memory, after: After) -> Handle:
+        """Return the description of the largest, the smallest or the sum of the numbers along the axes where the result has a dim of 1."""
+        unused = (c_float(0.0), c_float(0.0))
+        return self.quick(self._described("reduction", c_int(REDUCTIONS[kind]), source, result, *unused, after))
 
     def reordered(self, source: Memory, result: Memory, after: After) -> Handle:
         """Return the description of a copy in another order."""

@@ -7,7 +7,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.machine.kernels.onednn_bytes import Dims, Grid, told
+from foreshape.machine.kernels.onednn_bytes import Dims, Grid, told, with_found_grid
+from foreshape.machine.kernels.onednn_grids import FoundGrid, Kept
 from foreshape.machine.kernels.onednn_library import (
     BIAS,
     F32,
@@ -16,6 +17,7 @@ from foreshape.machine.kernels.onednn_library import (
     SOURCE,
     STEP_OF,
     WEIGHTS,
+    ZERO_OF,
     After,
     Function,
     Handle,
@@ -28,14 +30,27 @@ from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, Pac
 
 
 class ByteWeight(NamedTuple):
-    """A weight as int8, and the step of each channel of the result, fp32."""
+    """A weight as int8, the step of each channel of the result, fp32, and the zero point of all its numbers."""
 
     whole: Tensor
     steps: Tensor
+    zero: int = 0
 
     def numbers(self, axis: int) -> Tensor:
         """Return the weight as fp32, with the channels of the result at an axis."""
-        return self.whole * self.steps.reshape([-1 if k == axis else 1 for k in range(self.whole.dim())])
+        whole = self.whole.to(torch.int16) - self.zero if self.zero else self.whole
+        return whole * self.steps.reshape([-1 if k == axis else 1 for k in range(self.whole.dim())])
+
+
+def in_int8(weight: Tensor, zero: Tensor) -> tuple[Tensor, int] | None:
+    """Return bytes less their zero points, int16, as int8 with one zero point; None for several ones that leave the range of int8."""
+    less = weight.to(torch.int16) - zero
+    if not less.numel() or (int(less.min()) >= -128 and int(less.max()) <= 127):
+        return less.to(torch.int8), 0
+    if zero.numel() > 1:
+        return None
+    shift = 0 if weight.dtype is torch.int8 else 128
+    return (weight.to(torch.int16) - shift).to(torch.int8), int(zero) - shift
 
 
 _EVEN = ("relu", "leaky_relu")
@@ -47,7 +62,7 @@ class _Bytes:
 
     def __init__(self, library: Library, given: ByteWeight, dims: Sequence[int], bias: Tensor | None, functions: Sequence[Function], axes: int) -> None:
         self._dims, self._functions, self._axes = tuple(dims), tuple(functions), axes
-        self._whole, self._steps, self._bias = given.whole.contiguous(), given.steps.float().contiguous(), bias
+        self._whole, self._steps, self._zero, self._bias = given.whole.contiguous(), given.steps.float().contiguous(), given.zero, bias
         self._packed: list[tuple[Handle, Tensor]] = []
         self.any = Memory(self._dims, None, S8)
 
@@ -56,27 +71,31 @@ class _Bytes:
         library: Library,
         source: Dims,
         out: Dims,
-        on: Sequence[Grid | None],
+        on: Sequence[Kept],
         wanted: Grid | None,
         kind: str,
         settings: Sequence[Any],
         result_dims: Dims,
         lying: Callable[[Dims], tuple[int, ...]],
         bias_dims: Dims,
-    ) -> tuple[DescribedPrimitive, Grid | None]:
+    ) -> tuple[DescribedPrimitive, Kept]:
         """Return the computation for operands on these grids.
 
         The sum is computed in units of the step of an added operand, so that its bytes are added as they are.
         """
-        grid = on[0]
-        if grid is None or not library.multiplies_bytes:
+        grid, added = on[0], on[1] if len(on) > 1 else None
+        if not isinstance(grid, Grid | FoundGrid) or not (added is None or isinstance(added, Grid)) or not library.multiplies_bytes:
             raise Unimplemented("it multiplies no bytes")
         end = wanted if wanted is not None and wanted.is_whole else None
-        added = on[1] if len(on) > 1 else None
         unit, functions = 1.0 if added is None else added.step, list(self._functions)
-        steps, zeros, constants = told(library, SOURCE, grid._replace(step=grid.step / unit))
+        if isinstance(grid, FoundGrid) and unit != 1.0:
+            raise Unimplemented("bytes are added in another step")
+        steps, zeros, constants = told(library, SOURCE, grid if isinstance(grid, FoundGrid) else grid._replace(step=grid.step / unit))
         steps[WEIGHTS] = self._axes
         constants[STEP_OF | WEIGHTS] = library.memory(library.strided(self._steps.shape, (1,)), self._steps.data_ptr(), self._steps)
+        if self._zero:
+            zeros.append(WEIGHTS)
+            constants[ZERO_OF | WEIGHTS] = library.number(self._zero)
         if (added is not None and not all(name in _EVEN for name, _, _ in functions)) or (added is not None and end is None):
             functions = [("linear", unit, 0.0), *functions]
         last = unit if functions == [*self._functions] else 1.0
@@ -94,7 +113,8 @@ class _Bytes:
         with library.using(record.threads):
             description = library.quick(library.described(record))
             constants[WEIGHTS] = self._ordered(library, library.wanted_weights(description))
-        return described(library, record, constants, result_dims, order_of(result_dims), description=description), end
+        computation = described(library, record, constants, result_dims, order_of(result_dims), description=description)
+        return (with_found_grid(library, computation, SOURCE, prod(source)) if isinstance(grid, FoundGrid) else computation), end
 
     def _shifted(self, unit: float, zero: int) -> Tensor | None:
         if self._bias is None and not zero:
@@ -122,7 +142,7 @@ class ByteConvolution(PackedConvolution):
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
         self._in_bytes = _Bytes(library, given, dims, bias, functions, 3 if groups > 1 else 1)
 
-    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Kept], wanted: Grid | None) -> tuple[DescribedPrimitive, Kept]:
         x, out, settings = self.windows(dims[0])
         result_dims = self.upright(out)
         if len(dims) > 1 and tuple(dims[1]) != result_dims:
@@ -137,7 +157,7 @@ class ByteProduct(PackedProduct):
         super().__init__(library, weight, bias, functions, otherwise)
         self._in_bytes = _Bytes(library, given, weight.shape, bias, functions, 2)
 
-    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Kept], wanted: Grid | None) -> tuple[DescribedPrimitive, Kept]:
         self._fit(dims[0])
         k, n = self._shape
         result_dims, rows = (*dims[0][:-1], n), prod(dims[0][:-1])

@@ -8,15 +8,12 @@ from math import prod
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from foreshape.core.values.torch_proxy import Tensor
-from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
-from foreshape.machine.kernels.onednn_grids import HALF, Kept, bytes_of_element
+from foreshape.machine.kernels.onednn_bytes import ByteStage, Rounded, turned
+from foreshape.machine.kernels.onednn_grids import HALF, Grid, Kept, aligned, bytes_of
 from foreshape.machine.kernels.onednn_library import ADDED, BF16, F32, RESULT, SIZES, SOURCE, WEIGHTS, Library, Unimplemented
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, PackedWeight, described, order_of
 from foreshape.machine.kernels.onednn_packed_bytes import ByteConvolution, ByteProduct
 from foreshape.machine.kernels.onednn_stages import Normalized, Paired, Stage
-
-ALIGNMENT = 64
-"""The alignment in bytes of values between kernels."""
 
 
 class ChainKernel(NamedTuple):
@@ -78,7 +75,7 @@ def is_of_bytes(step: ChainKernel) -> bool:
     return several or step.rounding is not None or isinstance(step.stage, Rounded | ByteConvolution | ByteProduct)
 
 
-def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
+def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Kept], number: int, leaves: bool) -> PlannedStep:
     """Return the work of a step: by a kernel for bytes, or with its operands made fp32 before and its result made bytes behind.
 
     Args:
@@ -88,14 +85,17 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
     stage, result_grid = step.stage, None if step.rounding is None else step.rounding.grid
     operand_dims, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
     if isinstance(stage, StageOfSeveral):
-        return stage.planned(library, operand_dims, step.sources, number)
+        if any(form is not None for form in on):
+            raise Unimplemented("its operands are bytes")
+        plan = stage.planned(library, operand_dims, step.sources, number)
+        return _left(library, plan, number) if leaves and plan.grid is not None else plan
     operands, primitives, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
     computation: DescribedPrimitive | tuple[int, ...] | None = None
-    grid: Grid | None = None
-    read = on  # by the kernel; other bytes are made fp32 before
+    grid: Kept = None
+    read: Sequence[Kept] = on  # by the kernel; other bytes are made fp32 before
     if isinstance(stage, ByteStage) and (result_grid is not None or any(on) or isinstance(stage, Rounded)):
-        centred = [grid_of_operand if grid_of_operand is None or not grid_of_operand.zero else None for grid_of_operand in on]
-        for read in (on, centred):
+        centred = [None if isinstance(form, Grid) and form.zero else form for form in on]
+        for read in (on, centred, [on[0], *[None] * len(on[1:])]):
             try:
                 computation, grid = stage.in_bytes(library, operand_dims, read, result_grid)
                 break
@@ -106,21 +106,38 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
         computation, read = stage.described(library, operand_dims), [None] * len(on)
         if not isinstance(computation, DescribedPrimitive):
             return PlannedStep([], computation, on[0])
-    for index, grid_of_operand in enumerate(on):
-        if grid_of_operand is not None and read[index] is None:
-            primitives.append((turned(library, operand_dims[index], grid_of_operand, None), (operands[index],), -1 - room))
+    for index, form in enumerate(on):
+        if form is not None and read[index] is None:
+            primitives.append(_in_fp32(turned(library, operand_dims[index], form, None), operands[index], -1 - room))
             operands[index], room = -1 - room, room + aligned(4 * prod(operand_dims[index]))
     assert isinstance(computation, DescribedPrimitive)
     if computation.steps != order_of(computation.dims):
         raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
-    primitives.append((computation, tuple(operands), number))
+    told = [operands[0]] * (len(computation.names) - len(operands))  # step and zero point lie behind the bytes
+    primitives.append((computation, (*operands, *told), number))
     ends = [*([result_grid] if result_grid is not None and grid != result_grid else []), *([None] if leaves and (result_grid or grid) is not None else [])]
     for end in ends:
-        described, read, _ = primitives[-1]
-        primitives[-1] = (described, read, -1 - room)
+        described, read_numbers, _ = primitives[-1]
+        primitives[-1] = (described, read_numbers, -1 - room)
         primitives.append((turned(library, computation.dims, grid, end), (-1 - room,), number))
         grid, room = end, room + aligned(4 * prod(computation.dims))
     return PlannedStep(primitives, computation.dims, grid, room)
+
+
+def _left(library: Library, plan: PlannedStep, number: int) -> PlannedStep:
+    """Return the work of a step with its result, bytes on a grid, made fp32 at last."""
+    place = -1 - plan.room
+
+    def moved(numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple([place if n == number else n for n in numbers])
+
+    primitives = [(described, moved(read), place if result == number else result) for described, read, result in plan.primitives]
+    primitives.append(_in_fp32(turned(library, plan.dims, plan.grid, None), place, number))
+    return PlannedStep(primitives, plan.dims, None, plan.room + aligned(bytes_of(prod(plan.dims), plan.grid)))
+
+
+def _in_fp32(described: DescribedPrimitive, operand: int, result: int) -> tuple[DescribedPrimitive, tuple[int, ...], int]:
+    return described, (operand,) * len(described.names), result
 
 
 def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], forms: Sequence[Kept], number: int, leaves: bool) -> PlannedStep:
@@ -152,7 +169,7 @@ def planned_in_half(library: Library, step: ChainKernel, dims: Sequence[tuple[in
     for index, (before, after) in enumerate(zip(on, read, strict=True)):
         if before is not after:
             primitives.append((turned(library, operand_dims[index], before, after), (operands[index],), -1 - room))
-            operands[index], room = -1 - room, room + aligned(bytes_of_element(after) * prod(operand_dims[index]))
+            operands[index], room = -1 - room, room + aligned(bytes_of(prod(operand_dims[index]), after))
     if computation.steps != order_of(computation.dims):
         raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
     primitives.append((computation, tuple(operands), number))
@@ -176,8 +193,3 @@ def _of_forms(library: Library, stage: Stage, dims: Sequence[tuple[int, ...]], r
     first = read[0]
     part = None if base.part is None or first is None else (base.part[0] * SIZES[first.of] // 4, base.part[1] * SIZES[first.of] // 4)
     return described(library, base.record.of_elements(elements), base.constants, base.dims, base.steps, part)
-
-
-def aligned(size: int) -> int:
-    """Return bytes rounded up to a multiple of `ALIGNMENT`."""
-    return -(-size // ALIGNMENT) * ALIGNMENT

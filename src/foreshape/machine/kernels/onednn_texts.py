@@ -17,11 +17,11 @@ from foreshape.machine.kernels.kept_kernels import drop_oldest
 from foreshape.machine.kernels.onednn_attention import HeadedAttention
 from foreshape.machine.kernels.onednn_bytes import turned
 from foreshape.machine.kernels.onednn_chain import ChainLine, KernelTime, Series, SeriesPart
-from foreshape.machine.kernels.onednn_grids import HALF, Grid
+from foreshape.machine.kernels.onednn_grids import ALIGNMENT, HALF, Grid, aligned
 from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, RESULT, SOURCE, STEP_OF, After, Handle, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
 from foreshape.machine.kernels.onednn_ragged import FILLED, RaggedSeries, lacking_of, with_zeros
-from foreshape.machine.kernels.onednn_steps import ALIGNMENT, ChainKernel, PlannedStep, aligned
+from foreshape.machine.kernels.onednn_steps import ChainKernel, PlannedStep
 
 MOST = 1 << 13
 """So many primitives are kept for lengths of texts, each with its places in memory: some 50 MiB."""

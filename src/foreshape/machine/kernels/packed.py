@@ -42,9 +42,9 @@ def normalization(name: str, workspace: Callable[[], Size]) -> FusedKernel:
     return FusedKernel("normalization ", call(StepName(name), X), effects=_ROWS, workspace=workspace, packed=name)
 
 
-def rounding(name: str, workspace: Callable[[], Size]) -> FusedKernel:
-    """Return the rounding of numbers to a grid."""
-    return FusedKernel("rounding ", call(StepName(name), X), workspace=workspace, packed=name)
+def rounding(name: str, workspace: Callable[[], Size], alone: bool = False) -> FusedKernel:
+    """Return the rounding of numbers to a grid; ``alone``: it is no stage of a series."""
+    return FusedKernel("rounding ", call(StepName(name), X), workspace=workspace, packed=name, alone=alone)
 
 
 def series(name: str, operand_ranks: Sequence[int], result_ranks: Sequence[int], workspace: Callable[[], Size], with_offsets: bool = False) -> FusedKernel:

@@ -16,8 +16,10 @@ from foreshape.machine.kernels.onednn_library import (
     F32,
     OTHER,
     POOLING,
+    REDUCTIONS,
     RESULT,
     S8,
+    S32,
     SOURCE,
     U8,
     WEIGHTS,
@@ -80,7 +82,7 @@ def _among(*numbers: int) -> Reader[int]:
 
 def _memory(steps: bool) -> Reader[Memory]:
     """Return a reader of a tensor in memory, with steps or without."""
-    read = series(Memory, _dims, tupled(_step, DIMS, 1) if steps else optional(anything), _among(F32, S8, U8), or_first=2)
+    read = series(Memory, _dims, tupled(_step, DIMS, 1) if steps else optional(anything), _among(F32, S32, S8, U8), or_first=2)
 
     def checked(what: str, given: Any) -> Memory:
         out = read(what, given)
@@ -122,6 +124,7 @@ KINDS: dict[str, KernelKind] = {
     "elementwise": KernelKind((_function, _lies, read_after)),
     "pooling": KernelKind((one_of(*POOLING), _lies, _lies, _window, _window, _pair, _pair, read_after)),
     "softmax": KernelKind((_lies, count(0, DIMS), read_after)),
+    "reduced": KernelKind((one_of(*REDUCTIONS), _lies, _lies, read_after)),
     "normalized_rows": KernelKind((_lies, number, truth, truth, read_after)),
     "nearest": KernelKind((_lies, _lies, read_after)),
     "joined": KernelKind((tupled(_lies, _MOST_JOINED, 1), _lies, count(0, DIMS), read_after)),

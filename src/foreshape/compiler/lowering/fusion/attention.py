@@ -6,6 +6,7 @@ After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(
     -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out hidden columns. Where weights are dropped before the
     product with v, ``kept = draw(q, k)`` stands where they were, and both kernels take it in the place of the sums
     Where such a constant is added to a mask that is one row for all rows of q, as for padding, the sum is not made: the kernels take that row
+    In a frozen step ``where(isnan(weights), 0, weights)`` may stand before the product with v: rows that see no key are zeros
     On devices the products may be of 16 bits, with the softmax between them in fp32: the kernel sums in fp32 itself
 Unless: something else reads a value between, or the gradient of the mask is wanted, or the mask is changed in its place and wanted by a gradient
 """
@@ -16,14 +17,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from foreshape.compiler.lowering.fusion.frozen import affine_of
+from foreshape.compiler.lowering.fusion.frozen import affine_of, equal_number
 from foreshape.compiler.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, fused_as, spec_of
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size, equal
 from foreshape.core.spec import BF16, FP16, FP32, UINT8, tensor
-from foreshape.language.operator.computations import Cast, Computation, DenseAttention, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
+from foreshape.language.operator.computations import (
+    Cast,
+    ChosenElements,
+    Computation,
+    DenseAttention,
+    Dropout,
+    Filled,
+    MatrixProduct,
+    NanTest,
+    Scaling,
+    Softmax,
+    Sum,
+    Transposition,
+    Triangle,
+)
 from foreshape.machine.kernels import attention, dropped_attention
 from foreshape.machine.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.machine.kernels.dropped_attention import DroppedAttention, dropped_bytes
@@ -40,7 +55,8 @@ def apply(graph: Graph) -> int:
         match = _find(graph, i, computation) if graph.is_left(i) else None
         if match is not None:
             scaled = _with_scale_of_q(graph, match)
-            count += (scaled is not None and _rewrite(graph, scaled)) or _rewrite(graph, match)
+            both = _with_earlier_k(graph, scaled or match)
+            count += any(m is not None and _rewrite(graph, m) for m in (both, scaled, match))
     return count
 
 
@@ -71,6 +87,8 @@ class _AttentionMatch:
     """From the gradient of the product on."""
     drop: KernelCall | None = None
     """The dropout of the weights."""
+    blanks: bool = False
+    """True if NaN weights become 0."""
     d_q: Argument = None
     d_k: Argument = None
 
@@ -81,13 +99,15 @@ def _find(graph: Graph, softmax: KernelCall, computation: Softmax) -> _Attention
     if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or computation.axis not in (-1, spec.rank - 1):
         return None
     drop = next((r for r in graph.readers(weights) if computes(r, Dropout) is not None), None)
-    mixed = weights if drop is None else drop.results[0]
+    chosen = _without_nan(graph, weights) if drop is None and graph.lowered.frozen else None
+    mixed = chosen.results[0] if chosen is not None else weights if drop is None else drop.results[0]
     lowered = None if drop is not None or current_target().is_processor else next((r for r in graph.readers(mixed) if _lowers(r)), None)
     mixed = mixed if lowered is None else lowered.results[0]
     mix = next((r for r in graph.readers(mixed) if computes(r, MatrixProduct) is not None and r.arguments[0] is mixed), None)
     if mix is None or computes(mix, MatrixProduct) != MatrixProduct():
         return None
     gone, mask, scale = [softmax] if lowered is None else [lowered, softmax], None, None
+    blanks: list[KernelCall] = [] if chosen is None else [chosen, *(r for r in graph.readers(weights) if r is not chosen)]
     call = graph.maker(softmax.arguments[0])
     if call is not None and _adds_mask(graph, call):
         mask = call.arguments[1]
@@ -110,10 +130,25 @@ def _find(graph: Graph, softmax: KernelCall, computation: Softmax) -> _Attention
     parts = _parts(graph, mask, softmax.arguments[0])
     if lowered is not None and not all(_is_half(x) for x in (q, k, v)):
         return None
-    match = _AttentionMatch(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, call, mix, [*gone, call], drop=drop)
+    match = _AttentionMatch(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, call, mix, [*gone, call, *blanks], drop=drop)
+    match.blanks = chosen is not None
+    if match.blanks:
+        return match if _fits(graph, match) and not match.later and len(graph.readers(mixed)) == 1 else None
     if not _fits(graph, match) or not _with_gradient(graph, match, softmax):
         return None
     return match
+
+
+def _without_nan(graph: Graph, weights: Argument) -> KernelCall | None:
+    """Return the call taking 0 where weights are NaN, if nothing else reads them."""
+    readers = graph.readers(weights)
+    test = next((r for r in readers if computes(r, NanTest) is not None), None)
+    chosen = None if test is None else graph.only_reader(test.results[0])
+    if test is None or chosen is None or computes(chosen, ChosenElements) is None or graph.is_fixed(weights) or {*readers} != {test, chosen}:
+        return None
+    condition, zero, otherwise = chosen.arguments[:3]
+    fits = condition is test.results[0] and otherwise is weights and equal_number(graph, zero) == 0.0
+    return chosen if fits and dims_of(chosen.results[0]) == dims_of(weights) else None
 
 
 def _is_half(value: Argument) -> bool:
@@ -236,6 +271,25 @@ def _with_scale_of_q(graph: Graph, match: _AttentionMatch) -> _AttentionMatch | 
     return replace(match, q=maker.arguments[0], scale=match.scale * factor, gone=[*match.gone, maker], backward=backward, d_q=d_q)
 
 
+def _with_earlier_k(graph: Graph, match: _AttentionMatch) -> _AttentionMatch | None:
+    """Return the same with k before a factor and before a swap of its last axes, which the kernels do too; None without them, or with gradients."""
+    earlier = match
+    while not match.backward and (maker := graph.maker(earlier.k)) is not None and isinstance(source := maker.arguments[0], Value):
+        factor, axes = _scale(graph, maker), computes(maker, Transposition)
+        if factor is not None:
+            earlier = replace(earlier, k=source, scale=earlier.scale * factor, gone=[*earlier.gone, maker])
+        elif axes is not None and _swaps_last(axes.axes):
+            earlier = replace(earlier, k=source, turned=not earlier.turned, gone=[*earlier.gone, maker])
+        else:
+            break
+    return None if earlier is match else earlier
+
+
+def _swaps_last(axes: Sequence[int]) -> bool:
+    rank = len(axes)
+    return [axis % rank for axis in axes] == [*range(rank - 2), rank - 1, rank - 2]
+
+
 def _rewrite(graph: Graph, match: _AttentionMatch) -> bool:
     """Replace it by the kernels. Return False if impossible."""
     new: dict[KernelCall, Sequence[KernelCall]] = dict.fromkeys((*match.gone, *match.backward), ())
@@ -250,7 +304,7 @@ def _rewrite(graph: Graph, match: _AttentionMatch) -> bool:
 def _undropped(graph: Graph, match: _AttentionMatch) -> dict[KernelCall, list[KernelCall]]:
     q, k, v, mix = match.q, match.k, match.v, match.mix
     masks = [] if match.mask is None else [match.mask]
-    kernel, dims = Attention(match.scale, match.turned, match.later), dims_of(q)
+    kernel, dims = Attention(match.scale, match.turned, match.later, match.blanks), dims_of(q)
     assert dims is not None
     rank = len(dims)
     out = mix.results[0]
@@ -263,8 +317,9 @@ def _undropped(graph: Graph, match: _AttentionMatch) -> dict[KernelCall, list[Ke
 
     forward = attention.forward_call(kernel, rank, bool(masks), sums is not None, needs)
     back = partial(attention.gradient_call, kernel, rank, bool(masks))
+    form = DenseAttention(match.scale, match.turned, match.later, match.blanks)
     return {
-        mix: [fused(mix, forward, [q, k, v, *masks], [out] if sums is None else [out, sums], DenseAttention(match.scale, match.turned, match.later))],
+        mix: [fused(mix, forward, [q, k, v, *masks], [out] if sums is None else [out, sums], form)],
         **_gradient(match, back, [out, sums], lambda: _memory(match).backward),
     }
 

@@ -71,7 +71,7 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
         if source not in sources:
             sources.append(source)
         parts.append((sources.index(source), begin, width))
-    kernel, sizes = HeadedAttention(heads, computation.scale, tuple(parts)), (of_q, of_k, of_v)
+    kernel, sizes = HeadedAttention(heads, computation.scale, tuple(parts), computation.blanks), (of_q, of_k, of_v)
 
     def workspace() -> Size:
         q, v = ((d[0], heads, d[1], _part(d[2], heads)) for d in (sizes[0], sizes[2]))
@@ -79,7 +79,7 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
         return AttentionMemory(q, v, mask).forward + AttentionMemory(q, v, None).sums + scores_bytes(heads, of_q, of_k) + 4 * product(of_q)
 
     record = of_operands(NamedConstant("attention", kernel), len(sources) + len(masks))
-    form = AttentionOverRows(heads, computation.scale, tuple(parts))
+    form = AttentionOverRows(heads, computation.scale, tuple(parts), computation.blanks)
     call = fused(i, FusedKernel("attention", record, workspace=workspace), [*sources, *masks], [shaped.results[0]], form)
     return graph.replace({**dict.fromkeys((*gone, i, turned), ()), shaped: [call]})
 

@@ -18,7 +18,7 @@ from foreshape.compiler.lowering.call_text import function_of
 from foreshape.compiler.lowering.fusion.frozen import activation, affine_of
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
-from foreshape.compiler.lowering.fusion.series_memory import SeriesStage, attention_of, give_slots, only_rounds, rows_of, series_bytes
+from foreshape.compiler.lowering.fusion.series_memory import SeriesStage, attention_of, give_slots, only_rounds, probed_bytes, rows_of, series_bytes
 from foreshape.compiler.lowering.fusion.series_values import attending, attention_stage, in_dims, is_mean_of_pixels, same, takes_no_logarithm
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.core.dims import equal
@@ -65,12 +65,21 @@ def apply(graph: Graph) -> int:
         if not i.reads() and not i.stores and fused_as(i, Constant) is not None:
             continue
         stages = _stages(graph, i, results)
+        if not stages and run and _stands_apart(graph, i, run):
+            continue
         if not stages or (run and rows_of(run[-1]) is not rows_of(stages[0])):
             count += _join(graph, run)
             run = []
         run += stages
         results.update(s.result for s in stages)
     return count + _join(graph, run)
+
+
+def _stands_apart(graph: Graph, i: KernelCall, run: Sequence[SeriesStage]) -> bool:
+    """Return True if a small call between stages may come before them: it reads nothing of theirs, and changes nothing."""
+    if i.copies or i.stores or i.in_place or i.changes() or not {s.result for s in run}.isdisjoint(i.uses()):
+        return False
+    return sum(map(probed_bytes, i.writes())) <= max(probed_bytes(s.result) for s in run)
 
 
 def _packed(s: SeriesStage) -> str:
@@ -100,7 +109,7 @@ def _stages(graph: Graph, i: KernelCall, results: set[Value]) -> list[SeriesStag
         return [SeriesStage(i, values, attention)]
     between = fused_as(i, AttentionOverRows)
     if between is not None:
-        return [SeriesStage(i, values, HeadedAttention(between.heads, between.scale, between.parts))]
+        return [SeriesStage(i, values, HeadedAttention(between.heads, between.scale, between.parts, between.blanks))]
     parting = computes(i, Split)
     if parting is not None and values[0].lod is None:
         return _parts(graph, i, values, parting.axis)

@@ -11,10 +11,10 @@ from foreshape.compiler.lowering.kernel_calls import KernelCall, Value, values_o
 from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size, evaluate, maximum, product, reaches, symbols_of
 from foreshape.core.spec import FP32
-from foreshape.language.operator.byte_computations import GridRounding
+from foreshape.language.operator.byte_computations import GridRounding, RangeRounding
+from foreshape.machine.kernels.onednn_grids import ALIGNMENT
 from foreshape.machine.kernels.onednn_ragged import FILLED, filling_bytes
 from foreshape.machine.kernels.onednn_stages import Same
-from foreshape.machine.kernels.onednn_steps import ALIGNMENT
 from foreshape.machine.kernels.onednn_texts import Attended, stretches
 
 _TRIED = 64
@@ -64,6 +64,21 @@ def only_rounds(s: SeriesStage) -> bool:
     return fused_as(s.of, GridRounding) is not None
 
 
+def probed_bytes(value: Value) -> int:
+    """Return the bytes of a value where each symbol is `_TRIED`, for comparing two; 0 for one that is no dense tensor."""
+    spec = spec_of(value)
+    return 0 if spec is None else _probed(spec.nbytes)
+
+
+def _probed(size: Size) -> int:
+    return size if isinstance(size, int) else evaluate(size, dict.fromkeys(symbols_of(size), _TRIED))
+
+
+def rounds_by_range(s: SeriesStage) -> bool:
+    """Return True if a stage rounds its operand by a range found in the run."""
+    return fused_as(s.of, RangeRounding) is not None
+
+
 def give_slots(run: list[SeriesStage], inside: dict[Value, int], out: Sequence[Value]) -> list[list[Size]]:
     """Give each inner result a part of a piece of memory; return the sizes of the results in each part."""
     root = {s.result: s.result for s in run}
@@ -84,8 +99,8 @@ def give_slots(run: list[SeriesStage], inside: dict[Value, int], out: Sequence[V
             s.slot = run[inside[root[value]]].slot
         elif value not in out:
             spec = spec_of(value)
-            size: Size = 0 if spec is None else spec.nbytes
-            tried = evaluate(size, dict.fromkeys(symbols_of(size), _TRIED)) if not isinstance(size, int) else size
+            size: Size = 0 if spec is None else spec.nbytes + (3 * ALIGNMENT if rounds_by_range(s) else 0)
+            tried = _probed(size)
             fits = sorted((probe[k] < tried, abs(probe[k] - tried), k) for k in free)
             if fits:
                 s.slot = fits[0][2]
@@ -119,7 +134,7 @@ def series_bytes(run: list[SeriesStage], slots: list[list[Size]], outside: Seque
 
 def _between(run: list[SeriesStage]) -> Size:
     """Return the most bytes for fp32 numbers made of a stage's bytes, or bytes are made of."""
-    rounded = {s.result for s in run if s.rounding is not None or only_rounds(s)}
+    rounded = {s.result for s in run if s.rounding is not None or only_rounds(s) or rounds_by_range(s)}
     read = [[spec.nbytes + ALIGNMENT for v in (*s.sources, s.result) if v in rounded and (spec := spec_of(v)) is not None] for s in run]
     return maximum(0, *{sum(sizes, start=0) for sizes in read})
 

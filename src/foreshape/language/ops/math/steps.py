@@ -219,6 +219,9 @@ class IsNan(Tested):
     type = "isnan_v2"
     layer_function = "is_nan"
 
+    def computes(self) -> computations.NanTest:
+        return computations.NanTest()
+
     def kernel(self, X: Tensor) -> Tensor:
         return torch.isnan(X)
 
