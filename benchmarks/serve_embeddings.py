@@ -141,7 +141,7 @@ def measure(ports: dict[str, int], bodies: list[bytes], options: Any) -> None:
     print(f"{'clients':>7} " + " ".join(f"{engine + ' /s':>10} {'p99 ms':>8}" for engine in ENGINES) + "   ours by locked: /s, p99   by padded: /s, p99")
     requests = [request_bytes(PATH, body, Content_Type="application/json") for body in bodies]
     for clients in map(int, options.clients.split(",")):
-        rate, p99 = in_turns(ports, requests, clients, options)
+        rate, _, p99 = in_turns(ports, requests, clients, options)
         cells = " ".join(f"{rate[engine]:10.1f} {p99[engine]:8.1f}" for engine in ENGINES)
         ratios = "   ".join(f"{rate['ours'] / rate[peer]:15.2f} {p99['ours'] / p99[peer]:5.2f}" for peer in ENGINES[1:])
         print(f"{clients:7} {cells} {ratios}", flush=True)

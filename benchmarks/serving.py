@@ -1,11 +1,12 @@
 """The load that `foreshape serve` carries, beside onnxruntime behind the same application: requests a second and the 99th percentile of their times.
 
-    python benchmarks/serving.py [--clients 1,16,64] [--seconds 6] [--rounds 3] [--threads N] [MODEL.onnx ...]
+    python benchmarks/serving.py [--clients 1,16,64] [--seconds 6] [--rounds 3] [--threads N] [--ragged auto] [--peers plain] [MODEL.onnx ...]
 
 Each server runs in a process of its own, with the networks of one engine; clients are coroutines of one more process, each with a connection of its
 own and one request under way. The engines take turns. ``ours`` is Foreshape's engine, ``onnxruntime`` the same server around it: its queue joins
 dense requests in the same way; ragged ones are padded, as onnxruntime needs them. ``plain`` is the usual application: FastAPI, and an
-InferenceSession called once for each request in the pool of threads.
+InferenceSession called once for each request in the pool of threads. An encoder with an ``attention_mask`` is asked for single texts of 8 to 128 words.
+``--ragged`` is the setting of `foreshape serve` for ours. Behind the lines stand the bytes of memory of each server, resident at the end and at most.
 """
 
 from __future__ import annotations
@@ -103,14 +104,24 @@ def bodies_of(name: str, folder: Path) -> list[tuple[bytes, int]]:
         import onnxruntime
 
         given = onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"]).get_inputs()
+        if any(entry.name == "attention_mask" for entry in given):
+            return [bodied(encoder_feed(given, int(words), draw)) for words in draw.integers(8, 129, 200)]
         dims = [d if isinstance(d, int) else 1 if at == 0 else 224 for at, d in enumerate(given[0].shape)]
         arrays = [(given[0].name, "FP32", draw.random(dims, "float32")) for _ in range(20)]
-    out: list[tuple[bytes, int]] = []
-    for key, datatype, array in arrays:
-        one = {"name": key, "shape": [*array.shape], "datatype": datatype, "parameters": {"binary_data_size": array.nbytes}}
-        head = json.dumps({"inputs": [one], "parameters": {"binary_data_output": True}}).encode()
-        out.append((head + array.tobytes(), len(head)))
-    return out
+    return [bodied([entry]) for entry in arrays]
+
+
+def encoder_feed(inputs: list[Any], words: int, draw: Any) -> list[tuple[str, str, Any]]:
+    """One text without padding: its mask of ones, its ids, and zeros for other inputs."""
+    kinds = {"attention_mask": np.ones((1, words), "int64"), "input_ids": draw.integers(1000, 20000, (1, words))}
+    return [(entry.name, "INT64", kinds.get(entry.name, np.zeros((1, words), "int64"))) for entry in inputs]
+
+
+def bodied(arrays: list[tuple[str, str, Any]]) -> tuple[bytes, int]:
+    """A request with arrays as bytes, and the bytes of its JSON."""
+    inputs = [{"name": n, "shape": [*a.shape], "datatype": kind, "parameters": {"binary_data_size": a.nbytes}} for n, kind, a in arrays]
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    return head + b"".join(a.tobytes() for _, _, a in arrays), len(head)
 
 
 # --- servers
@@ -189,8 +200,9 @@ def plain_app(folder: Path, threads: int | None) -> Any:
     return app
 
 
-def serve(engine: str, folder: Path, port: int, threads: int | None, batch: int) -> None:
+def serve(engine: str, folder: Path, port: int, options: Any) -> None:
     """Serve the networks of a folder by one engine, until the end."""
+    threads, batch = options.threads, options.batch
     if engine == "plain":
         import uvicorn
 
@@ -202,12 +214,12 @@ def serve(engine: str, folder: Path, port: int, threads: int | None, batch: int)
     from foreshape.apps.serving.server_limits import ServerLimits
 
     class OnnxNetworks(Networks):
-        def opened(self, path: str, opening: Any) -> ServedNetwork:
+        def opened(self, path: str, opening: Any) -> Any:
             if Path(path).stem == "texts":
                 return ServedNetwork(padded_texts(folder, threads), opening)
             return super().opened(path, opening)
 
-    kind = Networks(threads) if engine == "ours" else OnnxNetworks(threads, "onnxruntime")
+    kind = Networks(threads, ragged=options.ragged) if engine == "ours" else OnnxNetworks(threads, "onnxruntime")
     networks = [p for p in folder.iterdir() if p.suffix == ".pdmodel" or (p.suffix == ".onnx" and not p.with_suffix(".pdmodel").exists())]
     with bound("127.0.0.1", port) as at:
         serve_models(make_service(sorted(map(str, networks)), ServerLimits(batch=batch), kinds=[kind]), at, lambda text: None)
@@ -263,32 +275,38 @@ async def load(port: int, requests: list[bytes], clients: int, seconds: float) -
     return times
 
 
-def in_turns(ports: dict[str, int], requests: list[bytes], clients: int, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
-    """Return each engine's requests a second, and the 99th percentile of their times in milliseconds: medians of the rounds."""
-    rates: dict[str, list[float]] = {engine: [] for engine in ports}
-    late: dict[str, list[float]] = {engine: [] for engine in ports}
+def in_turns(ports: dict[str, int], requests: list[bytes], clients: int, options: argparse.Namespace) -> list[dict[str, float]]:
+    """Return each engine's requests a second, and the 50th and 99th percentile of their times in milliseconds: medians of the rounds."""
+    figures: list[dict[str, list[float]]] = [{engine: [] for engine in ports} for _ in range(3)]
     for turn in range(options.rounds + 1):
         for engine in ports if turn % 2 else reversed(ports):
             seconds = options.seconds if turn else min(2.0, options.seconds)  # the first turn prepares kernels
             times = asyncio.run(load(ports[engine], requests, clients, seconds))
             if turn:
-                rates[engine].append(len(times) / seconds)
-                late[engine].append(float(np.percentile(times, 99)) * 1e3)
-    rate, p99 = ({engine: statistics.median(values) for engine, values in figures.items()} for figures in (rates, late))
-    return rate, p99
+                for figure, value in zip(figures, (len(times) / seconds, *np.percentile(times, [50, 99]) * 1e3), strict=True):
+                    figure[engine].append(float(value))
+    return [{engine: statistics.median(values) for engine, values in figure.items()} for figure in figures]
 
 
 @contextlib.contextmanager
-def servers(script: str, place: object, ports: dict[str, int], *settings: str) -> Iterator[None]:
-    """Run the server of each engine in a process of its own."""
+def servers(script: str, place: object, ports: dict[str, int], *settings: str) -> Iterator[dict[str, int]]:
+    """Run the server of each engine in a process of its own: its number by the engine."""
     processes = [subprocess.Popen([sys.executable, os.path.abspath(script), "--serve", name, str(place), str(port), *settings]) for name, port in ports.items()]
     try:
-        yield
+        yield {engine: process.pid for engine, process in zip(ports, processes, strict=True)}
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
             process.wait()
+
+
+def memory_of(process: int) -> str:
+    """The memory of a process in MiB: resident now, and at most."""
+    with contextlib.suppress(OSError):  # Linux alone has the file
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+        return "{} MiB, at most {}".format(*(int(lines[name].split()[0]) >> 10 for name in ("VmRSS", "VmHWM")))
+    return "unknown"
 
 
 def wait_for(port: int) -> None:
@@ -312,36 +330,39 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", default="")
+    parser.add_argument("--ragged", choices=("auto", "always", "never"), default="never")
+    parser.add_argument("--peers", default=",".join(ENGINES[1:]), help="the servers beside ours")
     parser.add_argument("--serve", nargs=3, metavar=("ENGINE", "FOLDER", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve[0], Path(options.serve[1]), int(options.serve[2]), options.threads, options.batch)
+        serve(options.serve[0], Path(options.serve[1]), int(options.serve[2]), options)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        save_networks(folder)
+        if not options.only or set(options.only.split(",")) & {"mlp", "conv", "texts"}:
+            save_networks(folder)
         for one in options.models:
             (folder / one.name).symlink_to(one.resolve())
         names = ["mlp", "conv", "texts", *(one.stem for one in options.models)]
         names = [n for n in names if not options.only or n in options.only.split(",")]
-        ports = {engine: 8600 + at for at, engine in enumerate(ENGINES)}
-        given = ["--batch", str(options.batch), *([] if options.threads is None else ["--threads", str(options.threads)])]
-        with servers(__file__, place, ports, *given):
+        engines = [ENGINES[0], *options.peers.split(",")]
+        ports = {engine: 8600 + at for at, engine in enumerate(engines)}
+        given = ["--batch", str(options.batch), "--ragged", options.ragged, *([] if options.threads is None else ["--threads", str(options.threads)])]
+        with servers(__file__, place, ports, *given) as processes:
             for port in ports.values():
                 wait_for(port)
-            print(
-                f"{'network':8} {'clients':>7} "
-                + " ".join(f"{engine + ' /s':>14} {'p99 ms':>8}" for engine in ENGINES)
-                + f" {'by onnxruntime':>15} {'by plain':>9}"
-            )
+            heads = " ".join(f"{engine + ' /s':>14} {'p50 ms':>8} {'p99 ms':>8}" for engine in engines)
+            print(f"{'network':8} {'clients':>7} {heads} " + " ".join(f"{'by ' + peer + ': /s, p99':>26}" for peer in engines[1:]))
             for name in names:
                 bodies = bodies_of(name, folder)
                 check_equal(ports, name, *bodies[0])
                 requests = [request_bytes(f"/v2/models/{name}/infer", body, Inference_Header_Content_Length=head) for body, head in bodies]
                 for clients in map(int, options.clients.split(",")):
-                    rate, p99 = in_turns(ports, requests, clients, options)
-                    cells = " ".join(f"{rate[engine]:14.0f} {p99[engine]:8.1f}" for engine in ENGINES)
-                    print(f"{name:8} {clients:7} {cells} {rate['ours'] / rate['onnxruntime']:15.2f} {rate['ours'] / rate['plain']:9.2f}", flush=True)
+                    rate, p50, p99 = in_turns(ports, requests, clients, options)
+                    cells = " ".join(f"{rate[engine]:14.0f} {p50[engine]:8.1f} {p99[engine]:8.1f}" for engine in engines)
+                    ratios = " ".join(f"{rate['ours'] / rate[peer]:20.2f} {p99['ours'] / p99[peer]:5.2f}" for peer in engines[1:])
+                    print(f"{name:8} {clients:7} {cells} {ratios}", flush=True)
+            print("memory: " + "; ".join(f"{engine} {memory_of(process)}" for engine, process in processes.items()))
 
 
 if __name__ == "__main__":

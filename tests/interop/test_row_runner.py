@@ -391,3 +391,10 @@ def test_an_answer_imports_no_torch():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
+
+
+def test_weights_packed_for_kernels_are_kept_once():
+    program, results, _, parameters = encoder()
+    constants = RowRunner(program, results, parameters, 1)._program.constants
+    tables = [array for array in parameters.values() if array.shape[0] in (WORDS, 512)]
+    assert len(tables) == 2 and sum(array.nbytes for array in constants.values()) < sum(array.nbytes for array in tables) + 4096

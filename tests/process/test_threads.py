@@ -19,6 +19,7 @@ import foreshape as fs
 from foreshape.core.values.openmp import SERVER_SPINS, SPINS
 from foreshape.core.values.processors import allowed, without_processor
 from foreshape.core.values.torch_proxy import torch
+from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.process.threads import Fastest
 from foreshape.machine.process.waiting import CALM, EVERY, WaitPolicy
 
@@ -366,3 +367,14 @@ def test_a_spawned_child_has_all_threads() -> None:
     assert seen["two"]["threads"] == 2
     for name in ("own", "two"):
         assert seen[name]["value"] == pytest.approx(seen["before"]["value"], rel=1e-5)
+
+
+@pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed")
+def test_a_server_without_torch_ends_teams_and_chooses_their_waiting() -> None:
+    """OpenMP comes with the library of kernels then, whose functions are not in sight of all by themselves."""
+    code = (
+        "import os, sys; from foreshape.core.values import openmp; openmp.wait_as_server()\n"
+        "from foreshape.machine.kernels.onednn_library import library; from foreshape.machine.process import threads\n"
+        "print(library() is not None, openmp.is_libgomp(), threads._end_of_team() is not None, 'torch' in sys.modules, 'GOMP_SPINCOUNT' in os.environ)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == ["True", "True", "True", "False", "False"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from foreshape.language.program import Program, Variable
+from foreshape.language.wire.files import mapping_of
 from foreshape.runtime.engine import Scope
 
 
@@ -42,11 +43,8 @@ class FileArrays(Mapping[str, Any]):
     def forget_pages(self) -> None:
         """Give the read pages of the file back to the system; pages read again come from the file."""
         for name in self._names:
-            base = self._parameters.array(name)
-            while getattr(base, "base", None) is not None:
-                base = base.base
-            data = base.obj if isinstance(base, memoryview) else base
-            if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            data = mapping_of(self._parameters.array(name))
+            if data is not None:
                 data.madvise(mmap.MADV_DONTNEED)
                 return
 

@@ -148,6 +148,8 @@ class RowProgram:
                 self._readers.setdefault(v, []).append(node)
         self._order = {id(node): index for index, node in enumerate(self._nodes)}
         self._make_steps()
+        read = {v for step in self.steps for v in step.reads} | {columns.source for columns in self.columns.values()}
+        self.constants = {v: array for v, array in self.constants.items() if v in read}  # packed weights are in their kernels
         del self._nodes, self._readers, self._order, self._block, self._parameters, self._copying
 
     # --- values

@@ -85,6 +85,8 @@ class ServeOptions:
     device: str
     precision: Literal["fp32", "bf16", "auto"]
     weights: Literal["int8", "int4"] | None
+    ragged: Literal["auto", "always", "never"]
+    mask: str
     quiet: bool
     row_scales: bool
 

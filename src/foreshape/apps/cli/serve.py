@@ -9,7 +9,7 @@ import typer
 
 from foreshape.apps.cli import completion
 from foreshape.apps.cli.arguments import EmbedderRowScales, Operators
-from foreshape.apps.cli.command_options import ServeOptions
+from foreshape.apps.cli.command_options import ServeOptions, refuse
 from foreshape.apps.cli.output import plain_errors, print_plain, printing
 
 
@@ -56,6 +56,15 @@ def serve(
         Literal["int8", "int4"] | None,
         typer.Option("--weights", help="The weights of language models, packed in 8 or 4 bits as they are read."),
     ] = None,
+    ragged: Annotated[
+        Literal["auto", "always", "never"],
+        typer.Option(
+            "--ragged",
+            help="Compute networks of padded texts without padding: auto where the results are proved to be the same; always refuses other networks, and gives "
+            "zeros at padding.",
+        ),
+    ] = "never",
+    mask: Annotated[str, typer.Option("--mask", metavar="NAME", help="With --ragged: the input with the mask of padded texts.")] = "attention_mask",
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     row_scales: EmbedderRowScales = False,
     operators: Operators = None,
@@ -65,7 +74,11 @@ def serve(
     from foreshape.apps.cli.command_options import ServeOptions
     from foreshape.apps.cli.user_operators import import_operators
 
-    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, weights, quiet, row_scales)
+    if mask != "attention_mask" and ragged == "never":
+        refuse("--mask", "networks of padded texts", "--ragged is not there")
+    options = ServeOptions(
+        port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, weights, ragged, mask, quiet, row_scales
+    )
     with plain_errors():
         import_operators(operators)
         _run(models, options)
@@ -104,7 +117,14 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         with printing():
             print_plain(text)
 
-    networks = Networks(options.threads, bounded=options.memory is not None, device=options.device, precision=options.precision)
+    networks = Networks(
+        options.threads,
+        bounded=options.memory is not None,
+        device=options.device,
+        precision=options.precision,
+        ragged=options.ragged,
+        mask=options.mask,
+    )
     writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights)
     kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:

@@ -7,10 +7,11 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec import json
 
-from foreshape.apps.serving.datatypes import DATATYPES, NUMPY, from_bytes, shape_of, to_bytes
+from foreshape.apps.serving.datatypes import DATATYPES, NUMPY, datatype_of, from_bytes, shape_of, to_bytes
 from foreshape.apps.serving.request_json import InputFields, RequestFields, RequestParameters, is_absent, listed_value, read_fields, read_object, short_value
 from foreshape.apps.serving.server_limits import RequestError, ServerLimits
 from foreshape.apps.serving.tensor_json import from_json, to_json
+from foreshape.core.spec import Spec
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 _LIMITS: Final = ServerLimits()
@@ -31,6 +32,12 @@ class TensorInfo(NamedTuple):
         parameters = {"dims": [*self.dims], **({"lengths": [*self.counts]} if self.counts else {})}
         shape = [d if isinstance(d, int) else -1 for d in self.dims]
         return {"name": self.name, "datatype": self.datatype, "shape": shape, "parameters": parameters}
+
+
+def tensor_info(name: str, spec: Spec) -> TensorInfo:
+    """Return the metadata of an input or a result."""
+    dims, counts = ([d if isinstance(d, int) else str(d) for d in sizes] for sizes in (spec.known_dims, spec.lod.counts if spec.lod is not None else ()))
+    return TensorInfo(name, datatype_of(spec.known_dtype), dims, counts)
 
 
 class NamedTensor(NamedTuple):
@@ -54,6 +61,11 @@ class InferRequest(NamedTuple):
     outputs: dict[str, bool | None] | None
     binary: bool
     timeout: int = 0
+
+    def wants_bytes(self, name: str) -> bool:
+        """Return True if a result goes as bytes, and not in JSON."""
+        wish = None if self.outputs is None else self.outputs.get(name)
+        return self.binary if wish is None else wish
 
 
 def read_request(
@@ -220,12 +232,11 @@ def write_response(model: str, version: str, request: InferRequest, results: Seq
     facts = {"model_name": model, "model_version": version, **({} if request.id is None else {"id": request.id})}
     head, pieces, size = [json.encode(facts)[:-1], b',"outputs":['], list[bytes](), 0
     for index, tensor in enumerate(results):
-        wish = None if request.outputs is None else request.outputs.get(tensor.name)
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
         parameters: dict[str, Any] = {}
         if tensor.lengths is not None:
             parameters["lengths"] = tensor.lengths[0] if len(tensor.lengths) == 1 else tensor.lengths
-        is_binary = request.binary if wish is None else wish
+        is_binary = request.wants_bytes(tensor.name)
         if is_binary:
             pieces.append(to_bytes(tensor.datatype, tensor.array))
             parameters["binary_data_size"] = len(pieces[-1])

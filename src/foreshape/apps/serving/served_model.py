@@ -27,7 +27,7 @@ class ServedModel(Protocol):
     @property
     def outputs(self) -> Sequence[TensorInfo]: ...
     @property
-    def notes(self) -> Sequence[str]:
+    def notes(self) -> list[str]:
         """Return notes for its owner, as on requests without batches."""
         ...
 
@@ -39,12 +39,12 @@ class ServedModel(Protocol):
         """Return the feed of a request to `submit`, in any thread. Raises `RequestError` if it is refused."""
         ...
 
-    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
+    def submit(self, feed: Any, until: float, soon: Soon | None) -> Future[Any]:
         """Begin with a feed, and return at once.
 
         Args:
             until: the latest time of the answer, of `time.monotonic`.
-            soon: calls a function later in this thread; short work may be done there.
+            soon: calls a function later in this thread; short work may be done there. None if there is no such function.
 
         Raises:
             RequestError: it is refused.
@@ -89,7 +89,7 @@ class RoutedModel:
         """Refuse, as `submit` and `tensors` do: see `routes`."""
         raise RequestError(400, self.routes)
 
-    def submit(self, feed: Any, until: float, soon: Soon) -> NoReturn:
+    def submit(self, feed: Any, until: float, soon: Soon | None) -> NoReturn:
         raise RequestError(400, self.routes)
 
     def tensors(self, request: InferRequest, results: Any) -> NoReturn:

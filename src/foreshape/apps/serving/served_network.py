@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy
 
 from foreshape.apps.serving.datatypes import datatype_of
-from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
-from foreshape.apps.serving.served_model import Opening, Soon
+from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo, tensor_info
+from foreshape.apps.serving.served_model import Opening, ServedModel, Soon
+from foreshape.apps.serving.served_ragged import RaggedMode, ServedRagged
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words
 from foreshape.compiler.memory import byte_text
 from foreshape.core.dims import symbol_name
 from foreshape.core.spec import Spec
 from foreshape.core.values.lod_tensor import LoDTensor
-from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, GuardError, MemoryPlanError, SchemaError, ShapeError
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, GuardError, MemoryPlanError, SchemaError, ShapeError, UnpadError
 from foreshape.interop import Predictor
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
@@ -27,6 +29,7 @@ from foreshape.interop.compiled_file import is_compiled
 from foreshape.interop.example_feed import example_feed
 from foreshape.interop.memory_room import MemoryRoom
 from foreshape.interop.program_files import MODEL, find_program
+from foreshape.interop.ragged_network import RaggedNetwork
 from foreshape.interop.results import Results
 from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.machine.process.product_precision import Precision
@@ -43,8 +46,29 @@ class Networks:
         bounded: bool = False,
         device: str = "cpu",
         precision: Precision = "fp32",
+        ragged: RaggedMode = "never",
+        mask: str = "attention_mask",
     ) -> None:
-        """Set how all of them run. See `Predictor`; ``bounded``: each keeps all of its memory within its share of the server's."""
+        """Set how all of them run.
+
+        Args:
+            threads, engine, device, precision: as for `Predictor`.
+            bounded: each keeps all of its memory within its share of the server's.
+            ragged: "auto" runs networks of padded texts on ragged rows where `fs.unpad` proves that padding reaches no result, and all others as they are;
+                "always" refuses the others, and gives zeros at padding; "never" runs all as they are.
+            mask: the input with the mask of padded texts.
+
+        Raises:
+            SchemaError: another setting; "always" beside a setting without ragged rows.
+        """
+        if ragged not in get_args(RaggedMode):
+            raise SchemaError.one_of("ragged", get_args(RaggedMode), ragged)
+        self._ragged: RaggedMode = ragged
+        self._mask = mask
+        others = {"engine": engine != "foreshape", "a device": device != "cpu", "a precision": precision != "fp32", "a bound of memory": bounded}
+        self._obstacle = ", ".join(name for name, there in others.items() if there)
+        if ragged == "always" and self._obstacle:
+            raise SchemaError(f"ragged rows are computed in fp32 on the processor, within no bound of all memory; seen beside them: {self._obstacle}")
         self._settings: dict[str, Any] = {"threads": threads, "device": device, "precision": precision}
         self._bounded = bounded
         self._engine: Literal["foreshape", "onnxruntime"] = engine
@@ -61,8 +85,28 @@ class Networks:
         """Tell whether a folder holds one network, by the name of its file."""
         return any(n == MODEL or n.startswith("inference.") for n in os.listdir(folder)) and self.finds(folder)
 
-    def opened(self, path: str, opening: Opening) -> ServedNetwork:
-        """Open a network, and run it once."""
+    def opened(self, path: str, opening: Opening) -> ServedModel:
+        """Open a network, and run it once.
+
+        Raises:
+            UnpadError, SchemaError: ragged rows are required, and the proof fails.
+        """
+        if self._ragged == "never":
+            return self._as_it_is(path, opening)
+        padded = partial(self._as_it_is, path) if self._ragged == "auto" else None
+        reason = f"they are not computed beside {self._obstacle}" if self._obstacle else "it is compiled" if is_compiled(path) else ""
+        try:
+            if reason:
+                raise SchemaError(f"{path} has no ragged rows: {reason}")
+            return ServedRagged(RaggedNetwork(path, self._mask, self._settings["threads"]), opening, padded)
+        except (UnpadError, SchemaError) as error:
+            if self._ragged == "always":
+                raise
+            served = self._as_it_is(path, opening)
+            served.keep_padded(str(error))
+            return served
+
+    def _as_it_is(self, path: str, opening: Opening) -> ServedNetwork:
         memory = opening.memory if self._bounded else None
         settings: dict[str, Any] = {**self._settings, "precision": "fp32"} if is_compiled(path) else self._settings  # its kernels are written down
         return ServedNetwork(Predictor(path, engine=self._engine, memory=memory, **settings), opening)
@@ -78,7 +122,7 @@ class ServedNetwork:
         self._symbols = {n: _symbols(self._specs[n]) for n in model.feeds}
         self._named = {**model.asked, **{n: n for n in predictor.outputs}}
         self.platform, self.notes = "foreshape", list[str]()
-        self.inputs, self.outputs = ([_info(n, self._specs[n]) for n in names] for names in (predictor.inputs, predictor.outputs))
+        self.inputs, self.outputs = ([tensor_info(n, self._specs[n]) for n in names] for names in (predictor.inputs, predictor.outputs))
         self._bounded = predictor.runs if isinstance(predictor.runs, BoundedModel) else None
         limit = opening.memory if self._bounded is None else self._bounded.limit
         self._room = MemoryRoom(predictor.plan(), limit) if self._bounded is not None or predictor.runs is model else None
@@ -86,8 +130,14 @@ class ServedNetwork:
         layout = self._try()
         self._joins = layout is not None
         self._queue = BatchQueue(predictor.runs, layout, opening.limits.batch, fits=self._fits, length=opening.limits.queue, ran=opening.ran)
+        self._ragged: dict[str, Any] = {}
         if (example := example_feed(self._predictor.model, self._predictor.inputs)) is not None:
             self._queue.try_out(example)
+
+    def keep_padded(self, reason: str) -> None:
+        """Say in the notes and the metadata why it does not run on ragged rows."""
+        self.notes.append(f"it does not run on ragged rows: {reason}")
+        self._ragged = {"ragged": {"setting": "auto", "rows": False, "reason": client_words(reason)}}
 
     def _try(self) -> BatchLayout | None:
         """Run the network at its smallest sizes; return the layout of its batches, None if its requests cannot be joined."""
@@ -135,7 +185,7 @@ class ServedNetwork:
         """Return the accepted sizes, and whether requests are joined."""
         feeds = self._predictor.model.program.feeds
         conditions = {word: text for feed in feeds.values() for word, text in feed.conditions.items()}
-        return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins, "precision": self._predictor.precision}
+        return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins, "precision": self._predictor.precision, **self._ragged}
 
     def feed(self, request: InferRequest) -> dict[str, Any]:
         """Return the arrays of a request with the names and element types of the network."""
@@ -150,7 +200,7 @@ class ServedNetwork:
             out[info.name] = self._value(info, tensor)
         return out
 
-    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
+    def submit(self, feed: Any, until: float, soon: Soon | None) -> Future[Any]:
         """Check the sizes of a feed, and put it into the queue."""
         if self._bounded is None and self._room is not None and not self._room.fits(sizes := self._sizes(feed)):
             raise self._too_large(sizes)
@@ -236,8 +286,3 @@ def _symbols(spec: Spec) -> tuple[list[tuple[int, str]], list[tuple[int, str]], 
         for sizes in (spec.known_dims, () if spec.lod is None else spec.lod.counts)
     ]
     return pairs[0], pairs[1], () if spec.lod is None else (str(longest(spec.lod)), str(longest_outermost(spec.lod)))
-
-
-def _info(name: str, spec: Spec) -> TensorInfo:
-    dims, counts = ([d if isinstance(d, int) else str(d) for d in sizes] for sizes in (spec.known_dims, spec.lod.counts if spec.lod is not None else ()))
-    return TensorInfo(name, datatype_of(spec.known_dtype), dims, counts)

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,6 +90,15 @@ def _settings() -> dict[str, str]:
     if "RANK" in os.environ and _LOG not in os.environ:
         out[_LOG] = "ERROR"
     return out
+
+
+@contextmanager
+def loading_openmp() -> Generator[None]:
+    """Let a library of kernels load OpenMP as torch would; libgomp's functions are found then as they are with torch."""
+    with variables_set(_settings()):
+        yield
+    with suppress(OSError, AttributeError):  # another OpenMP
+        ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
 
 
 @contextmanager

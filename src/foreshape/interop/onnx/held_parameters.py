@@ -9,6 +9,7 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import torch_dtype
 from foreshape.interop.onnx.importer import Importer
 from foreshape.interop.parameters import LARGE, Stored
+from foreshape.language.wire.files import forget_pages
 from foreshape.machine.kernels.pages import empty
 from foreshape.runtime.engine import Scope
 
@@ -43,6 +44,7 @@ class OnnxParameters:
             out.view(torch.int16).numpy()[...] = array.view("int16")
         else:
             out.numpy()[...] = array  # mapped bytes may begin anywhere
+        forget_pages(array)  # else a network would lie in memory twice, in its tensors and in its file
         return out if device == "cpu" else out.to(device)
 
     def put_into(self, scope: Scope, device: str = "cpu") -> None:

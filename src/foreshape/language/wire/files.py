@@ -47,6 +47,28 @@ def map_file(path: Any, limit: int, writable: bool = True) -> Any:
         return map_opened(file, writable)
 
 
+def mapping_of(array: Any) -> mmap.mmap | None:
+    """Return the mapped file under an array of numpy's; None without one, or where its pages cannot be given back."""
+    base = array
+    while getattr(base, "base", None) is not None:
+        base = base.base
+    data: Any = base.obj if isinstance(base, memoryview) else base
+    return data if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") else None
+
+
+def forget_pages(array: Any) -> None:
+    """Give the pages of an unchanged array over a mapped file back to the system; pages read again come from the file."""
+    import numpy
+
+    data = mapping_of(array)
+    if data is None:
+        return
+    begin: int = array.__array_interface__["data"][0] - numpy.frombuffer(data, "uint8", 1).ctypes.data
+    first, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > first and array.flags.c_contiguous:
+        data.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
 def open_file(path: Any, limit: int) -> IO[bytes]:
     """Return a regular file, open for reading without a buffer. Raises `FormatError` as `read_file`."""
     file: IO[bytes] | None = None

@@ -16,6 +16,7 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from foreshape.core.values.openmp import loading_openmp
 from foreshape.errors import ForeshapeError
 
 SWITCH = "FORESHAPE_ONEDNN"
@@ -509,9 +510,10 @@ def _installed() -> Library | None:
     if not paths:
         return None
     path = str(paths[0].locate())
-    if not os.path.exists(path) or _version(path) != _MAJOR:
+    if not os.path.exists(path):
         return None
-    return Library(path)
+    with loading_openmp():
+        return Library(path) if _version(path) == _MAJOR else None
 
 
 class _Version(ctypes.Structure):
