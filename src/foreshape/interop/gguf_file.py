@@ -1,23 +1,22 @@
 """GGUF files, as llama.cpp writes them: facts by name, and tensors in floats or in blocks of few bits with scales.
 
-The header is read here, and each size is compared with the file before anything is taken. The package gguf trusts the counts in a file. It unpacks the
-blocks of most kinds; those of `BITS` are unpacked here.
+The header is read here, and each size is compared with the file before anything is taken.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import struct
-from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.errors import FormatError, SchemaError, needs
+from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.gguf_blocks import BLOCKS, unpacked
 from foreshape.interop.parameters import MAX_BYTES
 from foreshape.language.wire.files import map_file
+from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
@@ -38,32 +37,23 @@ class Storage(NamedTuple):
 STORAGES: Final = {
     0: Storage("F32", 1, 4),
     1: Storage("F16", 1, 2),
-    2: Storage("Q4_0", 32, 18),
-    3: Storage("Q4_1", 32, 20),
-    6: Storage("Q5_0", 32, 22),
-    7: Storage("Q5_1", 32, 24),
-    8: Storage("Q8_0", 32, 34),
-    10: Storage("Q2_K", 256, 84),
-    11: Storage("Q3_K", 256, 110),
-    12: Storage("Q4_K", 256, 144),
-    13: Storage("Q5_K", 256, 176),
-    14: Storage("Q6_K", 256, 210),
+    **{
+        number: Storage(name, BLOCKS[name].block, BLOCKS[name].size)
+        for number, name in {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K"}.items()
+    },
     30: Storage("BF16", 1, 2),
 }
 _UNKNOWN: Final = {
     **{16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS"},
     **{24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
 }
-BITS: Final[Mapping[str, Literal[4, 8]]] = {"Q8_0": 8, "Q5_0": 8, "Q4_0": 4}
-"""The kinds with one scale for each 32 numbers of a row and no offset, and the bits for a number."""
 
 
 class GgufTensor(NamedTuple):
-    """A tensor's place: its kind, its dims with the stored rows last, the kind's number in files, and its first byte."""
+    """A tensor's place: its kind, its dims with the stored rows last, and its first byte."""
 
     storage: Storage
     dims: tuple[int, ...]
-    number: int
     begin: int
 
     @property
@@ -118,52 +108,35 @@ class GgufFile:
         """Return a tensor in floats: as in the file, or of unpacked blocks in fp32.
 
         Raises:
-            FormatError: the file has no such tensor, or its scales are not finite. ExecutionError: the package gguf is needed, and missing.
+            FormatError: the file has no such tensor, or its scales are not finite.
         """
         import numpy
 
         tensor = self._tensor(name)
-        if tensor.storage.name in BITS:
-            numbers, scales = self.blocks(name)
-            return (numbers.view(*scales.shape, -1) * scales.unsqueeze(-1)).view(tensor.dims)
+        if tensor.is_quantized:
+            numbers, scales, _, offsets = self.blocks(name)
+            values = numbers.view(*scales.shape, -1) * scales.unsqueeze(-1)
+            return (values if offsets is None else values.add_(offsets.unsqueeze(-1))).view(tensor.dims)
         data = numpy.frombuffer(self._data, numpy.uint8, tensor.nbytes, tensor.begin)
-        if not tensor.is_quantized:
-            if tensor.storage.name == "BF16":
-                return to_tensor(data.view("<i2").reshape(tensor.dims)).view(torch.bfloat16)
-            return to_tensor(data.view("<f4" if tensor.storage.name == "F32" else "<f2").reshape(tensor.dims))
-        with needs(f"a weight in blocks of the kind {tensor.storage.name}", "gguf"):
-            package: Any = importlib.import_module("gguf")
-        with numpy.errstate(all="ignore"):
-            rows = package.quants.dequantize(data.reshape(*tensor.dims[:-1], -1), package.GGMLQuantizationType(tensor.number))
-        return self._finite(name, to_tensor(rows))
+        if tensor.storage.name == "BF16":
+            return to_tensor(data.view("<i2").reshape(tensor.dims)).view(torch.bfloat16)
+        return to_tensor(data.view("<f4" if tensor.storage.name == "F32" else "<f2").reshape(tensor.dims))
 
-    def blocks(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the numbers of a tensor of the kinds `BITS`, int8 ``[..., k]``, and their scales, fp32 ``[..., k / 32]``. Raises as `floats`."""
+    def blocks(self, name: str) -> GroupedNumbers:
+        """Return the numbers of a tensor in blocks, with its dims, and their scales along the last of them. Raises as `floats`."""
         import numpy
 
         tensor = self._tensor(name)
         rows = numpy.frombuffer(self._data, numpy.uint8, tensor.nbytes, tensor.begin).reshape(*tensor.dims[:-1], -1, tensor.storage.size)
-        scales = to_tensor(numpy.ascontiguousarray(rows[..., :2]).view("<f2")[..., 0]).float()
-        numbers = torch.empty((*rows.shape[:-1], 32), dtype=torch.int8)
-        if tensor.storage.name == "Q8_0":
-            numbers.numpy()[...] = rows[..., 2:].view(numpy.int8)
-        else:  # a byte has the numbers i and i + 16 of its block
-            numbers.numpy()[..., :16] = rows[..., -16:] & 15
-            numbers.numpy()[..., 16:] = rows[..., -16:] >> 4
-            if tensor.storage.name == "Q5_0":  # before them are the fifth bits
-                numbers.numpy()[...] |= numpy.unpackbits(rows[..., 2:6], axis=-1, bitorder="little").view(numpy.int8) << 4
-            numbers -= 16 if tensor.storage.name == "Q5_0" else 8
-        return numbers.view(tensor.dims), self._finite(name, scales)
+        blocks = unpacked(BLOCKS[tensor.storage.name], rows)
+        if not blocks.is_finite:
+            raise FormatError(f"{self.path}: the blocks of {name} have scales that are not finite")
+        return blocks
 
     def _tensor(self, name: str) -> GgufTensor:
         if name not in self.tensors:
             raise FormatError(f"{self.path} has no tensor {name}")
         return self.tensors[name]
-
-    def _finite(self, name: str, values: Tensor) -> Tensor:
-        if not bool(torch.isfinite(values).all()):
-            raise FormatError(f"{self.path}: the blocks of {name} have scales that are not finite")
-        return values
 
 
 class _Header:
@@ -217,7 +190,7 @@ class _Header:
             storage = STORAGES[number]
             if dims[-1] % storage.block or offset % alignment or not all(dims):
                 raise self._damaged(f"the tensor {name[:100]!r} of {list(dims)} in {storage.name}, at {offset}, has no whole blocks or no place")
-            tensors[name] = GgufTensor(storage, dims, number, offset)
+            tensors[name] = GgufTensor(storage, dims, offset)
         return self._placed(tensors, -(-self._position // alignment) * alignment)
 
     def _placed(self, tensors: dict[str, GgufTensor], begin: int) -> dict[str, GgufTensor]:

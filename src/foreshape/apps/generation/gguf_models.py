@@ -14,7 +14,7 @@ from foreshape.apps.generation.text_settings import TextSettings, settings_of
 from foreshape.core.data_class import data_class, field
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import FormatError, SchemaError
-from foreshape.interop.gguf_file import BITS, GgufFile
+from foreshape.interop.gguf_file import GgufFile
 from foreshape.language.program import Variable
 from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 
@@ -322,15 +322,20 @@ class _PlacedWeights:
         return any(self._file.tensors[key].is_quantized for key in self._places(name))
 
     def rounded(self, name: str) -> Tensor | GroupedNumbers | None:
-        """Return the file's numbers and scales of a weight, its factors in the scales; in floats, of blocks with offsets or scales of scales."""
+        """Return the file's numbers, scales and offsets of a weight, its factors in the scales and offsets; in floats, if they are so there."""
         place = next((key for key in self._places(name)), None)
-        if place is None or self._file.tensors[place].storage.name not in BITS:
+        if place is None or not self._file.tensors[place].is_quantized:
             return self.value(name)
         blocks = self._file.blocks(place)
-        numbers, scales = (part.value(name, self._read(lambda _, i=i: blocks[i])) for i, part in enumerate((self._unscaled, self._architecture)))
-        if numbers is None or scales is None:
-            return None
-        return GroupedNumbers(numbers.to(torch.int8), scales.float(), BITS[self._file.tensors[place].storage.name])
+
+        def part(value: Tensor, architecture: Architecture) -> Tensor:
+            picked = architecture.value(name, self._read(lambda _: value))
+            assert picked is not None
+            return picked
+
+        scales, offsets = (None if p is None else part(p, self._architecture).float() for p in (blocks.scales, blocks.offsets))
+        assert scales is not None
+        return GroupedNumbers(part(blocks.numbers, self._unscaled).to(torch.int8), scales, blocks.bits, offsets)
 
     def prepare(self, parameters: Mapping[str, Variable]) -> None:
         """Refuse a file with tensors of other dims than the parameters', without one, or with others: no number is read before."""

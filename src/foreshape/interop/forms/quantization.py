@@ -570,8 +570,11 @@ def _to_onnx_grouped_linear(w: WrittenOp) -> Any:
     if halves:
         upper = (numbers / 16.0).node("Floor")
         pair = [part.shaped(tiles, packed, 1, tile) for part in (numbers - upper * 16.0, upper)]
-        numbers = pair[0].node("Concat", pair[1].value, axis=2) - 8.0
+        numbers = pair[0].node("Concat", pair[1].value, axis=2)
+        numbers = numbers if w.has("Offset") else numbers - 8.0
     scaled = numbers.shaped(tiles, groups, rows // groups, tile) * term(w, "Scale").with_dims(2)
+    if w.has("Offset"):
+        scaled = scaled + term(w, "Offset").with_dims(2)
     matrix = scaled.shaped(tiles, rows, tile).turned(1, 0, 2).shaped(rows, tiles * tile).cut(1, 0, w.of.columns)
     return term(w, "X").node("MatMul", matrix.value).value
 
@@ -697,4 +700,4 @@ def _to_torch_int8_lookup(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_grouped_linear(w: PlainOp) -> str:
-    return w.call(helpers.bit_grids.grouped_product, w.x("X"), w.x("W"), w.x("Scale"), w.of.columns)
+    return w.call(helpers.bit_grids.grouped_product, w.x("X"), w.x("W"), w.x("Scale"), w.of.columns, *([w.x("Offset")] if w.has("Offset") else []))
