@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from foreshape.core.values.conversion import to_tensor
@@ -87,7 +89,8 @@ class GgufFile:
         path: of the file.
 
     Attributes:
-        facts: name -> number, text, or array of numbers; arrays of texts, such as the words of a tokenizer, are left out.
+        facts: name -> number, text, or array of numbers.
+        texts: name -> a function that reads an array of texts, such as the words of a tokenizer. It raises `FormatError` for one that is no UTF-8.
         tensors: name -> place.
 
     Raises:
@@ -100,6 +103,7 @@ class GgufFile:
         header = _Header(self.path, self._data)
         count = header.begin()
         self.facts = header.facts()
+        self.texts = header.texts
         if isinstance(parts := self.facts.get("split.count", 1), int) and parts > 1:
             raise SchemaError(f"{self.path} is one of {parts} files of a network: join them first, as llama-gguf-split --merge does")
         self.tensors = header.tensors(count, self.facts.get("general.alignment", _ALIGNMENT))
@@ -145,6 +149,7 @@ class _Header:
     def __init__(self, path: str, data: Any) -> None:
         self._path, self._data, self._position, self._end = path, data, 0, len(data)
         self._facts = 0
+        self.texts: dict[str, Callable[[], list[str]]] = {}
 
     def begin(self) -> int:
         """Read the first bytes; return the number of tensors."""
@@ -164,7 +169,10 @@ class _Header:
             name = self._text()
             if name in facts:
                 raise self._damaged(f"the fact {name[:100]!r} stands twice")
+            begin = self._position
             facts[name] = self._value(self._number("I"))
+            if facts[name] is None:
+                self.texts[name] = partial(self._texts, begin + 8)
         return {name: value for name, value in facts.items() if value is not None}
 
     def tensors(self, count: int, alignment: Any) -> dict[str, GgufTensor]:
@@ -220,6 +228,11 @@ class _Header:
         dtype = numpy.dtype(f"<{_SCALARS[kind]}" if _SCALARS[kind] != "?" else "?")
         return numpy.frombuffer(self._data, dtype, count, self._taken(count * dtype.itemsize))
 
+    def _texts(self, begin: int) -> list[str]:
+        """Return an array of texts, which was skipped before; ``begin``: the place of its count."""
+        self._position = begin
+        return [self._text() for _ in range(self._number("Q"))]
+
     def _skip_texts(self, count: int) -> None:
         unpack, position, end = struct.Struct("<Q").unpack_from, self._position, self._end
         for _ in range(count):
@@ -238,7 +251,7 @@ class _Header:
         try:
             return bytes(self._data[begin : begin + size]).decode("utf-8", "strict" if strict else "replace")
         except UnicodeDecodeError:
-            raise self._damaged("a name that is no UTF-8") from None
+            raise self._damaged("a name or a word that is no UTF-8") from None
 
     def _number(self, form: str) -> Any:
         size = struct.calcsize(f"<{form}")

@@ -21,6 +21,9 @@ from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 BLOCK: Final = 32
 """The numbers of a row with one scale in the simplest blocks."""
 _MOST: Final = (1 << 31) - 1
+_TOKENS, _CONTROL = "tokenizer.ggml.tokens", 3
+_ENDS: Final = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "<EOT>")
+"""Words at the end of answers; many a file names that of plain texts alone."""
 _JOINED: Final = "blk.0.attn_qkv.weight"
 _WORDS, _OUTPUT = "token_embd.weight", "output.weight"
 _DIVISORS: Final = "rope_freqs.weight"
@@ -142,8 +145,12 @@ class _Facts:
         return [bool(number) for number in value.tolist()] if hasattr(value, "tolist") else []
 
     def settings(self) -> TextSettings:
-        """Return the settings of texts: the words at their end."""
-        words = [self._file.facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        """Return the settings of texts: the words at their end, those that the file says, and control words with the usual names."""
+        words: list[Any] = [self._file.facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        types = self._file.facts.get("tokenizer.ggml.token_type")
+        if hasattr(types, "tolist") and _TOKENS in self._file.texts:
+            pairs = enumerate(zip(self._file.texts[_TOKENS](), types.tolist(), strict=False))
+            words += [number for number, (word, kind) in pairs if word in _ENDS and kind == _CONTROL]
         return settings_of({"eos_token_id": [word for word in dict.fromkeys(words) if isinstance(word, int)]}, self._file.path)
 
     def _single(self, name: str, default: Any) -> Any:
