@@ -67,7 +67,7 @@ def _fifth_bits(rows: Any, begin: int) -> Any:
 
 
 def _scales_of_six_bits(rows: Any, begin: int) -> tuple[Any, Any]:
-    """Return the 8 scales and the 8 offsets in 12 bytes of each block: of the last four of each two bits lie above those of the first four."""
+    """Return the 8 scales and the 8 offsets in 12 bytes of each block: two bits of the last four of each lie above the first four."""
     scales, offsets, halves = (rows[..., begin + 4 * i : begin + 4 * i + 4] for i in range(3))
     return (
         np.concatenate([scales & 63, halves & 15 | scales >> 2 & 48], -1).astype("float32"),
@@ -135,3 +135,45 @@ BLOCKS: Final[Mapping[str, BlockKind]] = {
     "Q5_K": BlockKind(256, 176, 8, _q5_k),
     "Q6_K": BlockKind(256, 210, 8, _q6_k),
 }
+
+
+def equal_kind(weight: GroupedNumbers) -> str | None:
+    """Return the name of the blocks with the same numbers as a weight ``[rows, k]``; None if no kind has them.
+
+    Groups of 32 numbers, or of several times as many, have one: of 8 bits Q8_0, of 4 bits Q4_0, and with offsets Q4_1. Scales become fp16.
+    """
+    width, groups = weight.numbers.shape[1], weight.scales.shape[1]
+    if width % 32 or not groups or width // groups % 32 or (weight.bits == 8 and weight.offsets is not None):
+        return None
+    return "Q8_0" if weight.bits == 8 else "Q4_0" if weight.offsets is None else "Q4_1"
+
+
+def scale_change(weight: GroupedNumbers) -> float | None:
+    """Return the largest relative change of a scale or an offset by its rounding to fp16; None if one is out of the bounds of fp16."""
+    change = 0.0
+    for part in (weight.scales, weight.offsets):
+        if part is not None:
+            sizes = part.abs()
+            errors = (part.half().float() - part).abs()
+            if not bool((errors <= sizes * 2.0**-10).all()):  # an infinity's error is NaN or infinite
+                return None
+            change = max(change, float((errors / sizes.where(sizes > 0, 1.0)).max()) if part.numel() else 0.0)
+    return change
+
+
+def stored_rows(weight: GroupedNumbers, kind: str) -> Any:
+    """Return the blocks of a weight ``[rows, k]``, uint8 ``[rows, bytes]``.
+
+    Args:
+        weight: on the host, with scales in the bounds of fp16.
+        kind: of `equal_kind`.
+    """
+    repeats = weight.numbers.shape[1] // 32 // weight.scales.shape[1]
+    factors = [np.repeat(part.numpy().astype("<f2"), repeats, 1)[..., None].view("uint8") for part in (weight.scales, weight.offsets) if part is not None]
+    numbers = weight.numbers.numpy().reshape(len(weight.numbers), -1, 32)
+    if kind == "Q8_0":
+        data = numbers.view("uint8")
+    else:
+        halves = (numbers + np.int8(8 if kind == "Q4_0" else 0)).view("uint8")
+        data = halves[..., :16] | halves[..., 16:] << 4
+    return np.concatenate([*factors, data], -1).reshape(len(numbers), -1)

@@ -22,7 +22,7 @@ from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_ALIGNMENT: Final = 32
+ALIGNMENT: Final = 32
 _MAX_DIMS: Final = 4
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
@@ -87,26 +87,33 @@ class GgufFile:
 
     Args:
         path: of the file.
+        data: its bytes, if not at the path: the first ones at least, as far as the tensors begin.
+        size: of all bytes, with ``data``.
 
     Attributes:
         facts: name -> number, text, or array of numbers.
-        texts: name -> a function that reads an array of texts, such as the words of a tokenizer. It raises `FormatError` for one that is no UTF-8.
+        texts: name -> a function for an array of texts, such as the words of a tokenizer. It raises `FormatError` for a text in no UTF-8.
         tensors: name -> place.
 
     Raises:
         FormatError: it is no such file, or a damaged one. SchemaError: blocks of a kind unknown here, or a part of several files.
     """
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: Any, data: bytes | None = None, size: int | None = None) -> None:
         self.path = os.fsdecode(path)
-        self._data = map_file(path, MAX_BYTES)
-        header = _Header(self.path, self._data)
+        self._data = map_file(path, MAX_BYTES) if data is None else data
+        header = _Header(self.path, self._data, len(self._data) if size is None else size)
         count = header.begin()
         self.facts = header.facts()
-        self.texts = header.texts
+        self.texts, self._places = header.texts, header.places
         if isinstance(parts := self.facts.get("split.count", 1), int) and parts > 1:
             raise SchemaError(f"{self.path} is one of {parts} files of a network: join them first, as llama-gguf-split --merge does")
-        self.tensors = header.tensors(count, self.facts.get("general.alignment", _ALIGNMENT))
+        self.tensors = header.tensors(count, self.facts.get("general.alignment", ALIGNMENT))
+
+    def fact_bytes(self, name: str) -> bytes:
+        """Return the bytes of a fact, with its kind before them."""
+        begin, end = self._places[name]
+        return bytes(self._data[begin:end])
 
     def floats(self, name: str) -> Tensor:
         """Return a tensor in floats: as in the file, or of unpacked blocks in fp32.
@@ -146,9 +153,10 @@ class GgufFile:
 class _Header:
     """The reader of a file's bytes before its tensors."""
 
-    def __init__(self, path: str, data: Any) -> None:
-        self._path, self._data, self._position, self._end = path, data, 0, len(data)
+    def __init__(self, path: str, data: Any, size: int) -> None:
+        self._path, self._data, self._position, self._end, self._size = path, data, 0, len(data), size
         self._facts = 0
+        self.places: dict[str, tuple[int, int]] = {}
         self.texts: dict[str, Callable[[], list[str]]] = {}
 
     def begin(self) -> int:
@@ -171,6 +179,7 @@ class _Header:
                 raise self._damaged(f"the fact {name[:100]!r} stands twice")
             begin = self._position
             facts[name] = self._value(self._number("I"))
+            self.places[name] = begin, self._position
             if facts[name] is None:
                 self.texts[name] = partial(self._texts, begin + 8)
         return {name: value for name, value in facts.items() if value is not None}
@@ -203,10 +212,10 @@ class _Header:
 
     def _placed(self, tensors: dict[str, GgufTensor], begin: int) -> dict[str, GgufTensor]:
         for name, tensor in tensors.items():
-            if begin + tensor.begin + tensor.nbytes > self._end:
-                words = f"{self._end:,} of at least {begin + tensor.begin + tensor.nbytes:,} bytes, which {name[:100]!r} needs"
+            if begin + tensor.begin + tensor.nbytes > self._size:
+                words = f"{self._size:,} of at least {begin + tensor.begin + tensor.nbytes:,} bytes, which {name[:100]!r} needs"
                 raise FormatError(f"{self._path}: the file is cut short or damaged, {words}")
-        if sum(tensor.nbytes for tensor in tensors.values()) > self._end - begin:  # else few bytes could be a network of any size
+        if sum(tensor.nbytes for tensor in tensors.values()) > self._size - begin:  # else few bytes could be a network of any size
             raise self._damaged("its tensors share bytes")
         return {name: tensor._replace(begin=begin + tensor.begin) for name, tensor in tensors.items()}
 
@@ -229,7 +238,7 @@ class _Header:
         return numpy.frombuffer(self._data, dtype, count, self._taken(count * dtype.itemsize))
 
     def _texts(self, begin: int) -> list[str]:
-        """Return an array of texts, which was skipped before; ``begin``: the place of its count."""
+        """Return an array of texts, skipped before; ``begin``: the place of its count."""
         self._position = begin
         return [self._text() for _ in range(self._number("Q"))]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from foreshape.apps.generation.architecture import Architecture, Pick, WeightNames
 from foreshape.apps.generation.decoder_kinds import architecture_of, half_of, share_of
-from foreshape.apps.generation.decoder_source import DecoderSource
+from foreshape.apps.generation.decoder_source import DecoderOrigin, DecoderSource
 from foreshape.apps.generation.text_settings import TextSettings, settings_of
 from foreshape.core.data_class import data_class, field
 from foreshape.core.values.torch_proxy import Tensor, torch
@@ -29,7 +29,7 @@ _WORDS, _OUTPUT = "token_embd.weight", "output.weight"
 _DIVISORS: Final = "rope_freqs.weight"
 _SHORT: Final = "rope_factors_short.weight"
 _WITHOUT_PLACE: Final = (_DIVISORS, _SHORT, "rope_factors_long.weight")
-_PARTS: Final[Mapping[str, str | tuple[str, Pick]]] = {
+PARTS: Final[Mapping[str, str | tuple[str, Pick]]] = {
     "attention.query": "attn_q",
     "attention.key": "attn_k",
     "attention.value": "attn_v",
@@ -96,9 +96,28 @@ def gguf_source(path: Any, state: Any = None) -> DecoderSource:
         raise SchemaError("a GGUF file has its weights: leave state= out")
     file = GgufFile(path)
     facts = _Facts(file)
-    architecture = replace(architecture_of(_config(file, facts)), names=_names(file, facts.kind), norm_shift=0.0)
+    config = _config(file, facts)
+    architecture = _described(file, facts, config)
     weights = _PlacedWeights(file, architecture)
-    return DecoderSource(architecture, facts.settings, weights.value, prepare=weights.prepare, is_rounded=weights.is_rounded, rounded=weights.rounded)
+    return DecoderSource(
+        architecture,
+        facts.settings,
+        weights.value,
+        prepare=weights.prepare,
+        is_rounded=weights.is_rounded,
+        rounded=weights.rounded,
+        origin=DecoderOrigin(architecture, config, file.path),
+    )
+
+
+def described_in(file: GgufFile) -> Architecture:
+    """Return the description of the decoder in a file. Raises as `gguf_source`."""
+    facts = _Facts(file)
+    return _described(file, facts, _config(file, facts))
+
+
+def _described(file: GgufFile, facts: _Facts, config: Mapping[str, Any]) -> Architecture:
+    return replace(architecture_of(config), names=_names(file, facts.kind), norm_shift=0.0)
 
 
 class _Facts:
@@ -145,9 +164,9 @@ class _Facts:
         return [bool(number) for number in value.tolist()] if hasattr(value, "tolist") else []
 
     def settings(self) -> TextSettings:
-        """Return the settings of texts: the words at their end, those that the file says, and control words with the usual names."""
+        """Return the settings of texts: the words at their end, as the file says, and control words with the usual names."""
         words: list[Any] = [self._file.facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-        types = self._file.facts.get("tokenizer.ggml.token_type")
+        types: Any = self._file.facts.get("tokenizer.ggml.token_type")
         if hasattr(types, "tolist") and _TOKENS in self._file.texts:
             pairs = enumerate(zip(self._file.texts[_TOKENS](), types.tolist(), strict=False))
             words += [number for number, (word, kind) in pairs if word in _ENDS and kind == _CONTROL]
@@ -287,7 +306,7 @@ def _matrix(file: GgufFile, name: str) -> tuple[int, int]:
 
 def _names(file: GgufFile, kind: GgufKind) -> WeightNames:
     """Return the places of a file's weights."""
-    parts = {**_PARTS, **kind.parts}
+    parts = {**PARTS, **kind.parts}
     for index, name in enumerate(("attention.query", "attention.key", "attention.value")):
         picks: list[Pick] = []
         if _JOINED in file.tensors:
@@ -295,7 +314,7 @@ def _names(file: GgufFile, kind: GgufKind) -> WeightNames:
         if kind.pairs and index < 2:
             picks.append(_halves_of_pairs)
         if picks:
-            parts[name] = ("attn_qkv" if _JOINED in file.tensors else str(_PARTS[name]), _chained(picks))
+            parts[name] = ("attn_qkv" if _JOINED in file.tensors else str(PARTS[name]), _chained(picks))
     return WeightNames("token_embd", "output_norm", "blk.{}.", parts, positions="position_embd", head="output")
 
 
@@ -312,6 +331,12 @@ def _halves_of_pairs(value: Tensor, architecture: Architecture) -> Tensor:
     """Return the rows of each head with the first of all pairs before the second ones."""
     size = architecture.heads[2]
     return value.reshape(-1, size // 2, 2, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
+
+
+def pairs_of_halves(value: Tensor, architecture: Architecture) -> Tensor:
+    """Return the rows of each head with the two of each pair side by side: the inverse of `_halves_of_pairs`."""
+    size = architecture.heads[2]
+    return value.reshape(-1, 2, size // 2, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
 
 
 class _PlacedWeights:

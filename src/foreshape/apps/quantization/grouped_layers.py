@@ -39,7 +39,7 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
     Args:
         program: as in a test.
         layers: of it, as `grouped_layers_of` gives them.
-        weight_of: from a matrix's name to its value; asked once for each. Those of `GroupedNumbers` stay as they are in products.
+        weight_of: from a matrix's name to its value; asked once for each. `GroupedNumbers` stay as they are in products.
         weights: "int8" or "int4"; tables of lookups are of 8 bits, with a scale for each row.
         group: the most rows of a weight with one scale.
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from foreshape.apps.generation.transformers_models import json_object
+from foreshape.apps.generation.json_files import json_object
 from foreshape.errors import DescriptionError, FeedError, FormatError
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

@@ -118,7 +118,7 @@ def _truth(file: GgufFile, name: str, default: bool) -> bool:
 
 
 def _put_ends(file: GgufFile, tokenizer: Any, vocabulary: _Vocabulary, begins: bool) -> None:
-    """Let texts begin and end with the words for that."""
+    """Let texts begin and end with the special words."""
     from tokenizers import processors
 
     ends = {role: _truth(file, f"add_{role}_token", role == "bos" and begins) for role in ("bos", "eos")}
@@ -130,7 +130,7 @@ def _put_ends(file: GgufFile, tokenizer: Any, vocabulary: _Vocabulary, begins: b
 
 
 def _score_pieces(file: GgufFile, vocabulary: _Vocabulary) -> tuple[Any, bool]:
-    """Return a tokenizer of pieces with scores, letters outside them as bytes; texts begin with a word for that."""
+    """Return a tokenizer of pieces with scores, letters outside them as bytes; texts begin with a special word."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
@@ -145,7 +145,7 @@ def _score_pieces(file: GgufFile, vocabulary: _Vocabulary) -> tuple[Any, bool]:
 
 
 def _merges_by_score(file: GgufFile, vocabulary: _Vocabulary, numbers: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return each pair of pieces that make another one, the greatest score first, of equal ones the least number."""
+    """Return each pair of pieces in another one, the greatest score first, of equal ones the least number."""
     merges: list[tuple[float, int, int, str, str]] = []
     for number, (word, kind, score) in enumerate(zip(vocabulary.words, vocabulary.types, vocabulary.scores, strict=True)):
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE):  # they are cut out of a text before, or stand for letters without a piece
@@ -161,7 +161,7 @@ def _merges_by_score(file: GgufFile, vocabulary: _Vocabulary, numbers: Mapping[s
 
 
 def _byte_pieces(file: GgufFile, vocabulary: _Vocabulary) -> tuple[Any, bool]:
-    """Return a tokenizer of pieces of bytes, and whether texts begin with a word for that."""
+    """Return a tokenizer of pieces of bytes, and whether texts begin with a special word."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     name = file.facts.get("tokenizer.ggml.pre", "default")

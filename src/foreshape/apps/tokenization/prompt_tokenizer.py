@@ -34,7 +34,7 @@ class PromptTokenizer:
     """The tokenizer of a folder of transformers or of a GGUF file, without padding or a longest length.
 
     Args:
-        place: a folder with tokenizer.json or a vocabulary, of which a tokenizer_config.json is read too; or a GGUF file.
+        place: a folder with tokenizer.json or a vocabulary, and its tokenizer_config.json; or a GGUF file.
 
     Raises:
         FormatError: a file is missing or damaged. SchemaError: a tokenizer without a form here.

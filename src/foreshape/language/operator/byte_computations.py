@@ -64,7 +64,7 @@ UPDATE_NOTHING = (Quantization, Dequantization, Observed)
 class GroupedProduct(ForwardOnly):
     """Rows X0 times a weight in tiles, X1, with the scales X2 and the offsets X3, or none, of groups of its rows.
 
-    `foreshape.machine.kernels.grouped_weights` tells how it lies. ``columns``: of the weight.
+    `foreshape.machine.kernels.grouped_weights` describes it. ``columns``: of the weight.
     """
 
     operands: ClassVar[int] = 4

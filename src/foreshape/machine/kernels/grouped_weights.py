@@ -90,6 +90,18 @@ def pack_numbers(weight: GroupedNumbers) -> tuple[Tensor, Tensor, Tensor | None]
     return packed, scales, None if padded.offsets is None else _in_tiles(padded.offsets).contiguous()
 
 
+def unpack_numbers(packed: Tensor, scales: Tensor, bits: Bits, columns: int, offsets: Tensor | None = None) -> GroupedNumbers:
+    """Return the numbers ``[k, columns]``, scales and offsets of a weight in tiles: the inverse of `pack_numbers`."""
+    numbers = packed
+    if bits == 4:
+        numbers = torch.stack([packed & 15, packed >> 4], 2).view(packed.shape[0], -1, TILE).to(torch.int8)
+        if offsets is None:
+            numbers -= 8
+    parts = [None if part is None else part.transpose(0, 1).reshape(part.shape[1], -1)[:, :columns] for part in (numbers, scales, offsets)]
+    assert parts[0] is not None and parts[1] is not None
+    return GroupedNumbers(parts[0], parts[1], bits, parts[2])
+
+
 def _in_tiles(rows: Tensor) -> Tensor:
     return rows.view(rows.shape[0], -1, TILE).transpose(0, 1)
 

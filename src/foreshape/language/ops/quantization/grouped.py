@@ -29,7 +29,7 @@ class GroupedLinear(Operator):
     """Out = X V, where V is W's numbers, each times the scale of its group of rows; W lies in tiles of 64 columns.
 
     Of 8 bits V[i, 64 t + j] = W[t, i, j] Scale[t, i // group, j]. Of 4 bits W[t, i // 2, j] has two numbers, of even i in its lower half and of odd i in its
-    upper one, each plus 8. With an Offset of each group V is that plus Offset[t, i // group, j], and the numbers of 4 bits lie in W as they are, from 0 to 15.
+    upper one, each plus 8. An Offset[t, i // group, j] is added to V, and the numbers of 4 bits lie in W as they are then, from 0 to 15.
     """
 
     type = "grouped_linear"
