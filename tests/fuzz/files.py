@@ -34,7 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 from mutation import mutate  # noqa: E402
-from support import crafted_checkpoints, crafted_headers, crafted_pir, crafted_programs, onnx_cases  # noqa: E402
+from support import crafted_checkpoints, crafted_gguf, crafted_headers, crafted_pir, crafted_programs, onnx_cases  # noqa: E402
 from support.commanded import call  # noqa: E402
 from support.messages import good  # noqa: E402
 from support.planned_networks import stack  # noqa: E402
@@ -43,11 +43,13 @@ from support.survival import checked_words, survive  # noqa: E402
 import foreshape as fs  # noqa: E402
 from foreshape.apps.cli.command_options import PlanOptions  # noqa: E402
 from foreshape.apps.cli.ranks import print_ranks_plan  # noqa: E402
+from foreshape.apps.tokenization.prompt_tokenizer import PromptTokenizer, chat_template_of  # noqa: E402
 from foreshape.apps.training.checkpoint import container  # noqa: E402
 from foreshape.apps.workers import Job  # noqa: E402
 from foreshape.compiler.cost import calibration, measured  # noqa: E402
 from foreshape.core.spec import UNSIGNED  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
+from foreshape.interop.gguf_file import GgufFile  # noqa: E402
 from foreshape.interop.npy_file import read_array  # noqa: E402
 
 CORPUS = HERE.parent / "corpus"
@@ -180,6 +182,11 @@ def crafted_json(good: dict[str, Any], rng: random.Random) -> bytes:
     return json.dumps(found).encode()
 
 
+@cache
+def gguf_files() -> list[bytes]:
+    return crafted_gguf.networks()
+
+
 MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "programs": lambda rng: ("pdmodel", mutate(rng.choice(programs()), programs(), rng)),
     "programs, crafted": lambda rng: ("crafted", crafted_programs.crafted(rng)),
@@ -197,6 +204,8 @@ MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "checkpoints, crafted": lambda rng: ("checkpoint", crafted_checkpoint(rng)),
     "calibrations": lambda rng: ("calibration", crafted_json(timed()[0], rng)),
     "measured steps": lambda rng: ("measured", crafted_json(timed()[1], rng)),
+    "GGUF": lambda rng: ("gguf", mutate(rng.choice(gguf_files()), gguf_files(), rng)),
+    "GGUF headers": lambda rng: ("gguf", crafted_gguf.crafted(rng, gguf_files())),
     "jobs": lambda rng: ("job", mutate(jobs()[0], jobs(), rng)),
     "jobs, right sizes": lambda rng: ("job", crafted_job(rng)),
 }
@@ -326,6 +335,28 @@ def read_and_run(path: Path) -> str:
     return crafted_programs.use(path.read_bytes(), lambda: None)
 
 
+def read_gguf(path: Path) -> str:
+    """The network, and each tensor, fact and word of it: what one refuses another may read."""
+    out = "refused"
+    try:
+        file = GgufFile(path)
+        for name in file.tensors:
+            file.floats(name)
+        for name in (*file.facts, *file.texts):
+            file.fact_bytes(name)
+        out = "read, but no network"
+        PromptTokenizer(path).words(" a b<s>€")
+        chat_template_of(path)
+    except fs.ForeshapeError as error:
+        checked_words(error)
+    try:
+        fs.language_model(path, users=1, context=8)
+    except fs.ForeshapeError as error:
+        checked_words(error)
+        return out
+    return "read"
+
+
 READERS: dict[str, Callable[[Path], str]] = {
     "json": read_and_run,
     "onnx": read_onnx,
@@ -339,6 +370,7 @@ READERS: dict[str, Callable[[Path], str]] = {
     "calibration": lambda path: read_timed(path, device=path),
     "measured": lambda path: read_timed(path, measured=path),
     "job": read_job,
+    "gguf": read_gguf,
 }
 
 

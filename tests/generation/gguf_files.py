@@ -92,7 +92,7 @@ def written(
         storage = gguf.GGMLQuantizationType[kind]
         if stored.ndim < 2 or stored.shape[-1] % gguf.GGML_QUANT_SIZES[storage][0] or "wpe" in name:
             storage = gguf.GGMLQuantizationType.F32
-        blocks = gguf.quants.quantize(stored, storage)
+        blocks = k_blocks(stored, storage) if storage.name.endswith("_K") else gguf.quants.quantize(stored, storage)
         state[name] = _back(name, gguf.quants.dequantize(blocks, storage).reshape(stored.shape), config, heads)
         if joined and any(f"attn_{part}." in place for part in "qkv"):
             apart.setdefault(place.replace("attn_q.", "attn_qkv.").replace("attn_k.", "attn_qkv.").replace("attn_v.", "attn_qkv."), []).append(blocks)
@@ -107,6 +107,35 @@ def written(
         writer.add_tensor(place, value)
     finish(writer)
     return state
+
+
+def wide(name: str) -> dict[str, Any]:
+    """Return a network with rows of 256 numbers, as blocks of the kinds "K" need them."""
+    case = told(name)
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "vocab_size": 50}
+    width, inner = case["config"]["hidden_size"], case["config"]["intermediate_size"]
+    state = {key: [256 if size in (width, inner) and not (key.endswith("q_norm.weight") or key.endswith("k_norm.weight")) else size for size in dims]
+             for key, dims in case["state"].items()}  # fmt: skip
+    heads = {f"{part}_proj.weight": case["config"][field] * case["config"]["head_dim"] for part, field in _HEADS.items()}
+    state |= {key: [heads[end], 256] for key in state for end in heads if key.endswith(end)}
+    state |= {key: [256, heads["q_proj.weight"]] for key in state if key.endswith("o_proj.weight")}
+    return case | {"config": case["config"] | sizes, "state": state}
+
+
+_HEADS = {"q": "num_attention_heads", "k": "num_key_value_heads", "v": "num_key_value_heads"}
+_HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+"""The places of numbers of fp16 in blocks."""
+
+
+def k_blocks(value: np.ndarray, storage: Any) -> np.ndarray:
+    """Return drawn blocks for a matrix, with scales for numbers of about its size: the package writes none of these kinds."""
+    import gguf
+
+    size = gguf.GGML_QUANT_SIZES[storage][1]
+    blocks = np.random.RandomState(value.shape[0]).randint(0, 256, (value.shape[0], value.shape[1] // 256, size)).astype("uint8")
+    for place in _HALVES[storage.name]:
+        blocks[..., place : place + 2] = np.frombuffer(np.float16(2e-4).tobytes(), "uint8")
+    return blocks.reshape(value.shape[0], -1)
 
 
 def finish(writer: Any) -> None:

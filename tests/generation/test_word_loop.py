@@ -45,16 +45,18 @@ def test_products(threads: int) -> None:
         np.testing.assert_allclose(out, x @ weight, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("has_offsets", [False, True])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_packed_products(bits: Any) -> None:
+def test_packed_products(bits: Any, has_offsets: bool) -> None:
     for rows, inner, columns in SIZES:
         group = grouped_weights.group_of(inner, 16)
         if not group:
             continue
         packed, scales = grouped_weights.pack(torch.from_numpy(drawn(inner, columns)), bits, group)
         x = torch.from_numpy(drawn(rows, inner))
-        unpacked = grouped_weights.unpack(packed, scales, bits).transpose(0, 1).reshape(inner, -1)[:, :columns]
-        torch.testing.assert_close(grouped_weights.product(x, packed, scales, bits, columns), x @ unpacked, rtol=1e-4, atol=1e-4)
+        offsets = torch.from_numpy(drawn(*scales.shape)) * scales if has_offsets else None
+        unpacked = grouped_weights.unpack(packed, scales, bits, offsets).transpose(0, 1).reshape(inner, -1)[:, :columns]
+        torch.testing.assert_close(grouped_weights.product(x, packed, scales, bits, columns, offsets), x @ unpacked, rtol=1e-4, atol=1e-4)
 
 
 def test_a_rows_bits_do_not_depend_on_the_number_of_rows() -> None:

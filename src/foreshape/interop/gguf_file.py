@@ -1,27 +1,28 @@
 """GGUF files, as llama.cpp writes them: facts by name, and tensors in floats or in blocks of few bits with scales.
 
-The header is read here, and each size is compared with the file before anything is taken. The package gguf trusts the counts in a file. It unpacks the
-blocks of most kinds; those of `BITS` are unpacked here.
+The header is read here, and each size is compared with the file before anything is taken.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import struct
-from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, cast
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.errors import FormatError, SchemaError, needs
+from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.gguf_blocks import BLOCKS, unpacked
 from foreshape.interop.parameters import MAX_BYTES
 from foreshape.language.wire.files import map_file
+from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_ALIGNMENT: Final = 32
+ALIGNMENT: Final = 32
 _MAX_DIMS: Final = 4
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
@@ -38,32 +39,23 @@ class Storage(NamedTuple):
 STORAGES: Final = {
     0: Storage("F32", 1, 4),
     1: Storage("F16", 1, 2),
-    2: Storage("Q4_0", 32, 18),
-    3: Storage("Q4_1", 32, 20),
-    6: Storage("Q5_0", 32, 22),
-    7: Storage("Q5_1", 32, 24),
-    8: Storage("Q8_0", 32, 34),
-    10: Storage("Q2_K", 256, 84),
-    11: Storage("Q3_K", 256, 110),
-    12: Storage("Q4_K", 256, 144),
-    13: Storage("Q5_K", 256, 176),
-    14: Storage("Q6_K", 256, 210),
+    **{
+        number: Storage(name, BLOCKS[name].block, BLOCKS[name].size)
+        for number, name in {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K"}.items()
+    },
     30: Storage("BF16", 1, 2),
 }
 _UNKNOWN: Final = {
     **{16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS"},
     **{24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
 }
-BITS: Final[Mapping[str, Literal[4, 8]]] = {"Q8_0": 8, "Q5_0": 8, "Q4_0": 4}
-"""The kinds with one scale for each 32 numbers of a row and no offset, and the bits for a number."""
 
 
 class GgufTensor(NamedTuple):
-    """A tensor's place: its kind, its dims with the stored rows last, the kind's number in files, and its first byte."""
+    """A tensor's place: its kind, its dims with the stored rows last, and its first byte."""
 
     storage: Storage
     dims: tuple[int, ...]
-    number: int
     begin: int
 
     @property
@@ -95,83 +87,77 @@ class GgufFile:
 
     Args:
         path: of the file.
+        data: its bytes, if not at the path: the first ones at least, as far as the tensors begin.
+        size: of all bytes, with ``data``.
 
     Attributes:
-        facts: name -> number, text, or array of numbers; arrays of texts, such as the words of a tokenizer, are left out.
+        facts: name -> number, text, or array of numbers.
+        texts: name -> a function for an array of texts, such as the words of a tokenizer. It raises `FormatError` for a text in no UTF-8.
         tensors: name -> place.
 
     Raises:
         FormatError: it is no such file, or a damaged one. SchemaError: blocks of a kind unknown here, or a part of several files.
     """
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: Any, data: bytes | None = None, size: int | None = None) -> None:
         self.path = os.fsdecode(path)
-        self._data = map_file(path, MAX_BYTES)
-        header = _Header(self.path, self._data)
+        self._data = map_file(path, MAX_BYTES) if data is None else data
+        header = _Header(self.path, self._data, len(self._data) if size is None else size)
         count = header.begin()
         self.facts = header.facts()
+        self.texts, self._places = header.texts, header.places
         if isinstance(parts := self.facts.get("split.count", 1), int) and parts > 1:
             raise SchemaError(f"{self.path} is one of {parts} files of a network: join them first, as llama-gguf-split --merge does")
-        self.tensors = header.tensors(count, self.facts.get("general.alignment", _ALIGNMENT))
+        self.tensors = header.tensors(count, self.facts.get("general.alignment", ALIGNMENT))
+
+    def fact_bytes(self, name: str) -> bytes:
+        """Return the bytes of a fact, with its kind before them."""
+        begin, end = self._places[name]
+        return bytes(self._data[begin:end])
 
     def floats(self, name: str) -> Tensor:
         """Return a tensor in floats: as in the file, or of unpacked blocks in fp32.
 
         Raises:
-            FormatError: the file has no such tensor, or its scales are not finite. ExecutionError: the package gguf is needed, and missing.
+            FormatError: the file has no such tensor, or its scales are not finite.
         """
         import numpy
 
         tensor = self._tensor(name)
-        if tensor.storage.name in BITS:
-            numbers, scales = self.blocks(name)
-            return (numbers.view(*scales.shape, -1) * scales.unsqueeze(-1)).view(tensor.dims)
+        if tensor.is_quantized:
+            numbers, scales, _, offsets = self.blocks(name)
+            values = numbers.view(*scales.shape, -1) * scales.unsqueeze(-1)
+            return (values if offsets is None else values.add_(offsets.unsqueeze(-1))).view(tensor.dims)
         data = numpy.frombuffer(self._data, numpy.uint8, tensor.nbytes, tensor.begin)
-        if not tensor.is_quantized:
-            if tensor.storage.name == "BF16":
-                return to_tensor(data.view("<i2").reshape(tensor.dims)).view(torch.bfloat16)
-            return to_tensor(data.view("<f4" if tensor.storage.name == "F32" else "<f2").reshape(tensor.dims))
-        with needs(f"a weight in blocks of the kind {tensor.storage.name}", "gguf"):
-            package: Any = importlib.import_module("gguf")
-        with numpy.errstate(all="ignore"):
-            rows = package.quants.dequantize(data.reshape(*tensor.dims[:-1], -1), package.GGMLQuantizationType(tensor.number))
-        return self._finite(name, to_tensor(rows))
+        if tensor.storage.name == "BF16":
+            return to_tensor(data.view("<i2").reshape(tensor.dims)).view(torch.bfloat16)
+        return to_tensor(data.view("<f4" if tensor.storage.name == "F32" else "<f2").reshape(tensor.dims))
 
-    def blocks(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the numbers of a tensor of the kinds `BITS`, int8 ``[..., k]``, and their scales, fp32 ``[..., k / 32]``. Raises as `floats`."""
+    def blocks(self, name: str) -> GroupedNumbers:
+        """Return the numbers of a tensor in blocks, with its dims, and their scales along the last of them. Raises as `floats`."""
         import numpy
 
         tensor = self._tensor(name)
         rows = numpy.frombuffer(self._data, numpy.uint8, tensor.nbytes, tensor.begin).reshape(*tensor.dims[:-1], -1, tensor.storage.size)
-        scales = to_tensor(numpy.ascontiguousarray(rows[..., :2]).view("<f2")[..., 0]).float()
-        numbers = torch.empty((*rows.shape[:-1], 32), dtype=torch.int8)
-        if tensor.storage.name == "Q8_0":
-            numbers.numpy()[...] = rows[..., 2:].view(numpy.int8)
-        else:  # a byte has the numbers i and i + 16 of its block
-            numbers.numpy()[..., :16] = rows[..., -16:] & 15
-            numbers.numpy()[..., 16:] = rows[..., -16:] >> 4
-            if tensor.storage.name == "Q5_0":  # before them are the fifth bits
-                numbers.numpy()[...] |= numpy.unpackbits(rows[..., 2:6], axis=-1, bitorder="little").view(numpy.int8) << 4
-            numbers -= 16 if tensor.storage.name == "Q5_0" else 8
-        return numbers.view(tensor.dims), self._finite(name, scales)
+        blocks = unpacked(BLOCKS[tensor.storage.name], rows)
+        if not blocks.is_finite:
+            raise FormatError(f"{self.path}: the blocks of {name} have scales that are not finite")
+        return blocks
 
     def _tensor(self, name: str) -> GgufTensor:
         if name not in self.tensors:
             raise FormatError(f"{self.path} has no tensor {name}")
         return self.tensors[name]
 
-    def _finite(self, name: str, values: Tensor) -> Tensor:
-        if not bool(torch.isfinite(values).all()):
-            raise FormatError(f"{self.path}: the blocks of {name} have scales that are not finite")
-        return values
-
 
 class _Header:
     """The reader of a file's bytes before its tensors."""
 
-    def __init__(self, path: str, data: Any) -> None:
-        self._path, self._data, self._position, self._end = path, data, 0, len(data)
+    def __init__(self, path: str, data: Any, size: int) -> None:
+        self._path, self._data, self._position, self._end, self._size = path, data, 0, len(data), size
         self._facts = 0
+        self.places: dict[str, tuple[int, int]] = {}
+        self.texts: dict[str, Callable[[], list[str]]] = {}
 
     def begin(self) -> int:
         """Read the first bytes; return the number of tensors."""
@@ -191,7 +177,11 @@ class _Header:
             name = self._text()
             if name in facts:
                 raise self._damaged(f"the fact {name[:100]!r} stands twice")
+            begin = self._position
             facts[name] = self._value(self._number("I"))
+            self.places[name] = begin, self._position
+            if facts[name] is None:
+                self.texts[name] = partial(self._texts, begin + 8)
         return {name: value for name, value in facts.items() if value is not None}
 
     def tensors(self, count: int, alignment: Any) -> dict[str, GgufTensor]:
@@ -217,15 +207,15 @@ class _Header:
             storage = STORAGES[number]
             if dims[-1] % storage.block or offset % alignment or not all(dims):
                 raise self._damaged(f"the tensor {name[:100]!r} of {list(dims)} in {storage.name}, at {offset}, has no whole blocks or no place")
-            tensors[name] = GgufTensor(storage, dims, number, offset)
+            tensors[name] = GgufTensor(storage, dims, offset)
         return self._placed(tensors, -(-self._position // alignment) * alignment)
 
     def _placed(self, tensors: dict[str, GgufTensor], begin: int) -> dict[str, GgufTensor]:
         for name, tensor in tensors.items():
-            if begin + tensor.begin + tensor.nbytes > self._end:
-                words = f"{self._end:,} of at least {begin + tensor.begin + tensor.nbytes:,} bytes, which {name[:100]!r} needs"
+            if begin + tensor.begin + tensor.nbytes > self._size:
+                words = f"{self._size:,} of at least {begin + tensor.begin + tensor.nbytes:,} bytes, which {name[:100]!r} needs"
                 raise FormatError(f"{self._path}: the file is cut short or damaged, {words}")
-        if sum(tensor.nbytes for tensor in tensors.values()) > self._end - begin:  # else few bytes could be a network of any size
+        if sum(tensor.nbytes for tensor in tensors.values()) > self._size - begin:  # else few bytes could be a network of any size
             raise self._damaged("its tensors share bytes")
         return {name: tensor._replace(begin=begin + tensor.begin) for name, tensor in tensors.items()}
 
@@ -247,6 +237,11 @@ class _Header:
         dtype = numpy.dtype(f"<{_SCALARS[kind]}" if _SCALARS[kind] != "?" else "?")
         return numpy.frombuffer(self._data, dtype, count, self._taken(count * dtype.itemsize))
 
+    def _texts(self, begin: int) -> list[str]:
+        """Return an array of texts, skipped before; ``begin``: the place of its count."""
+        self._position = begin
+        return [self._text() for _ in range(self._number("Q"))]
+
     def _skip_texts(self, count: int) -> None:
         unpack, position, end = struct.Struct("<Q").unpack_from, self._position, self._end
         for _ in range(count):
@@ -265,7 +260,7 @@ class _Header:
         try:
             return bytes(self._data[begin : begin + size]).decode("utf-8", "strict" if strict else "replace")
         except UnicodeDecodeError:
-            raise self._damaged("a name that is no UTF-8") from None
+            raise self._damaged("a name or a word that is no UTF-8") from None
 
     def _number(self, form: str) -> Any:
         size = struct.calcsize(f"<{form}")

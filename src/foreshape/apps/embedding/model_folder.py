@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from foreshape.apps.embedding.encoder_kinds import head_named
 from foreshape.apps.embedding.text_network import POOLINGS
-from foreshape.apps.generation.transformers_models import json_value
+from foreshape.apps.generation.json_files import json_value
 from foreshape.apps.tokenization.settings_files import read_settings
 from foreshape.core.data_class import data_class, field
 from foreshape.core.hints import near_path

@@ -9,7 +9,7 @@ from typing import Any
 from foreshape import layer
 from foreshape.core.data_class import data_class, field
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.language.program import Variable
+from foreshape.language.program import Program, Variable, program_guard
 
 Values = Callable[[str], "Tensor | None"]
 """The value of a name in the source; None if it is not there."""
@@ -103,6 +103,14 @@ class Architecture:
             scores = scores * self.score_factor
         return scores if self.score_cap is None else layer.tanh(scores * (1.0 / self.score_cap)) * self.score_cap
 
+    def parameters(self) -> dict[str, Variable]:
+        """Return the parameters of the network by their names."""
+        program = Program()
+        with program_guard(program, Program()):
+            words = layer.data("words", ["rows"], "int64", lod_level=1)
+            self.scores(words, layer.attention_cache(words))
+        return {v.name: v for v in program.parameters()}
+
     # --- weights
 
     def value(self, name: str, source: Values) -> Tensor | None:
@@ -127,7 +135,7 @@ class Architecture:
             return None
         theirs, pick = (entry, None) if isinstance(entry, str) else entry
         product = not part.endswith("_norm")
-        if kind == "bias" and _group(part) not in self.biased:
+        if kind == "bias" and not self.has_bias(part):
             weight = self._of_block(index, part, "weight", source)
             return None if weight is None else torch.zeros(weight.shape[-1])
         value = source(f"{self.names.block.format(index)}{theirs}.{kind}")
@@ -144,12 +152,21 @@ class Architecture:
         """Return a weight whose first dim is the result's, or a bias, with factors in it and the columns of heads in our order."""
         if part.endswith("_norm"):
             value = value + self.norm_shift if kind == "weight" else value
-        if part in ("attention.output", "mlp.outer"):
-            return value * self.result_factor
         if part.startswith(("attention.query", "attention.key")):
             value = self._halves_apart(value)
+        factor = self.factor_of(part)
+        return value if factor == 1.0 else value * factor
+
+    def factor_of(self, part: str) -> float:
+        """Return the factor in the weight and the bias of a part of a block here, and not in a source."""
+        if part in ("attention.output", "mlp.outer"):
+            return self.result_factor
         normed = self.blocks.get("query_norm") is not None
-        return value * self.query_factor if part == ("attention.query_norm" if normed else "attention.query") else value
+        return self.query_factor if part == ("attention.query_norm" if normed else "attention.query") else 1.0
+
+    def has_bias(self, part: str) -> bool:
+        """Tell whether sources have a bias of a part of a block."""
+        return _group(part) in self.biased
 
     def _halves_apart(self, value: Tensor) -> Tensor:
         """Put the halves of turned columns half a head apart, as in a head turned whole; the others stand between."""

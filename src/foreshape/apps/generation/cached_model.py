@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from functools import partial
 
-from foreshape.apps.generation.packed_weights import Weights, packed_network
+from foreshape.apps.generation.decoder_source import DecoderOrigin
+from foreshape.apps.generation.gguf_saving import save_gguf
+from foreshape.apps.generation.packed_weights import PackedValues, Weights, packed_network
 from foreshape.apps.generation.text_settings import TextSettings, whole_between
 from foreshape.apps.generation.word_step import MOST_ROWS, NoWordStep, WordStep
 from foreshape.compiler.memory import Plan
@@ -77,6 +80,7 @@ class LanguageModel:
         if (wrong := next((w for w in self.settings.named_words if not 0 <= w < self.vocabulary), None)) is not None:
             raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
         self.executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
+        self.origin: DecoderOrigin | None = None
         self._kept: list[Tensor] = []
         self._threads, self._memory_limit, self._device = threads, memory_limit, device
         self._step: WordStep | None = None
@@ -106,7 +110,7 @@ class LanguageModel:
         for name, variable in packed.scores.block.program.global_block.vars.items():
             if variable.persistable and name not in packed.values and name not in cached and name in self.scope:
                 scope.defer(name, partial(self.scope.tensor, name))
-        return LanguageModel(
+        model = LanguageModel(
             packed.words,
             packed.scores,
             packed.cache,
@@ -118,6 +122,25 @@ class LanguageModel:
             memory_limit=self._memory_limit,
             device=self._device,
         )
+        model.origin = self.origin
+        return model
+
+    def save_gguf(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as a GGUF file, for `fs.language_model`, llama.cpp and others, with the tokenizer and the chat template of its folder or file.
+
+        Packed weights keep their numbers: of 8 bits in groups of a multiple of 32 as ``Q8_0``, of 4 bits as ``Q4_0``, with offsets as ``Q4_1``. Scales have
+        16 bits there, and a warning tells the largest change. All others are written in the smallest of ``F16``, ``BF16`` and ``F32`` with their numbers.
+
+        Args:
+            path: of the file; replaced when all is written.
+
+        Raises:
+            FormatError: the place cannot be written to, or the disk is full. SchemaError: the model is not of `language_model`; its kind, a setting or its
+                tokenizer has no form in GGUF files.
+        """
+        if self.origin is None:
+            raise SchemaError("a GGUF file has one of the known kinds of networks: the model must be one of fs.language_model")
+        save_gguf(path, self.origin, PackedValues(self.program, self.scope).value, self.settings)
 
     @property
     def end(self) -> frozenset[int]:

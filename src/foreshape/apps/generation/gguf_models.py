@@ -9,24 +9,27 @@ from typing import Any, Final, cast
 
 from foreshape.apps.generation.architecture import Architecture, Pick, WeightNames
 from foreshape.apps.generation.decoder_kinds import architecture_of, half_of, share_of
-from foreshape.apps.generation.decoder_source import DecoderSource
+from foreshape.apps.generation.decoder_source import DecoderOrigin, DecoderSource
 from foreshape.apps.generation.text_settings import TextSettings, settings_of
 from foreshape.core.data_class import data_class, field
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import FormatError, SchemaError
-from foreshape.interop.gguf_file import BITS, GgufFile
+from foreshape.interop.gguf_file import GgufFile
 from foreshape.language.program import Variable
 from foreshape.machine.kernels.grouped_weights import GroupedNumbers
 
 BLOCK: Final = 32
 """The numbers of a row with one scale in the simplest blocks."""
 _MOST: Final = (1 << 31) - 1
+_TOKENS, _CONTROL = "tokenizer.ggml.tokens", 3
+_ENDS: Final = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "<EOT>")
+"""Words at the end of answers; many a file names that of plain texts alone."""
 _JOINED: Final = "blk.0.attn_qkv.weight"
 _WORDS, _OUTPUT = "token_embd.weight", "output.weight"
 _DIVISORS: Final = "rope_freqs.weight"
 _SHORT: Final = "rope_factors_short.weight"
 _WITHOUT_PLACE: Final = (_DIVISORS, _SHORT, "rope_factors_long.weight")
-_PARTS: Final[Mapping[str, str | tuple[str, Pick]]] = {
+PARTS: Final[Mapping[str, str | tuple[str, Pick]]] = {
     "attention.query": "attn_q",
     "attention.key": "attn_k",
     "attention.value": "attn_v",
@@ -93,9 +96,28 @@ def gguf_source(path: Any, state: Any = None) -> DecoderSource:
         raise SchemaError("a GGUF file has its weights: leave state= out")
     file = GgufFile(path)
     facts = _Facts(file)
-    architecture = replace(architecture_of(_config(file, facts)), names=_names(file, facts.kind), norm_shift=0.0)
+    config = _config(file, facts)
+    architecture = _described(file, facts, config)
     weights = _PlacedWeights(file, architecture)
-    return DecoderSource(architecture, facts.settings, weights.value, prepare=weights.prepare, is_rounded=weights.is_rounded, rounded=weights.rounded)
+    return DecoderSource(
+        architecture,
+        facts.settings,
+        weights.value,
+        prepare=weights.prepare,
+        is_rounded=weights.is_rounded,
+        rounded=weights.rounded,
+        origin=DecoderOrigin(architecture, config, file.path),
+    )
+
+
+def described_in(file: GgufFile) -> Architecture:
+    """Return the description of the decoder in a file. Raises as `gguf_source`."""
+    facts = _Facts(file)
+    return _described(file, facts, _config(file, facts))
+
+
+def _described(file: GgufFile, facts: _Facts, config: Mapping[str, Any]) -> Architecture:
+    return replace(architecture_of(config), names=_names(file, facts.kind), norm_shift=0.0)
 
 
 class _Facts:
@@ -142,8 +164,12 @@ class _Facts:
         return [bool(number) for number in value.tolist()] if hasattr(value, "tolist") else []
 
     def settings(self) -> TextSettings:
-        """Return the settings of texts: the words at their end."""
-        words = [self._file.facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        """Return the settings of texts: the words at their end, as the file says, and control words with the usual names."""
+        words: list[Any] = [self._file.facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        types: Any = self._file.facts.get("tokenizer.ggml.token_type")
+        if hasattr(types, "tolist") and _TOKENS in self._file.texts:
+            pairs = enumerate(zip(self._file.texts[_TOKENS](), types.tolist(), strict=False))
+            words += [number for number, (word, kind) in pairs if word in _ENDS and kind == _CONTROL]
         return settings_of({"eos_token_id": [word for word in dict.fromkeys(words) if isinstance(word, int)]}, self._file.path)
 
     def _single(self, name: str, default: Any) -> Any:
@@ -280,7 +306,7 @@ def _matrix(file: GgufFile, name: str) -> tuple[int, int]:
 
 def _names(file: GgufFile, kind: GgufKind) -> WeightNames:
     """Return the places of a file's weights."""
-    parts = {**_PARTS, **kind.parts}
+    parts = {**PARTS, **kind.parts}
     for index, name in enumerate(("attention.query", "attention.key", "attention.value")):
         picks: list[Pick] = []
         if _JOINED in file.tensors:
@@ -288,7 +314,7 @@ def _names(file: GgufFile, kind: GgufKind) -> WeightNames:
         if kind.pairs and index < 2:
             picks.append(_halves_of_pairs)
         if picks:
-            parts[name] = ("attn_qkv" if _JOINED in file.tensors else str(_PARTS[name]), _chained(picks))
+            parts[name] = ("attn_qkv" if _JOINED in file.tensors else str(PARTS[name]), _chained(picks))
     return WeightNames("token_embd", "output_norm", "blk.{}.", parts, positions="position_embd", head="output")
 
 
@@ -307,6 +333,12 @@ def _halves_of_pairs(value: Tensor, architecture: Architecture) -> Tensor:
     return value.reshape(-1, size // 2, 2, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
 
 
+def pairs_of_halves(value: Tensor, architecture: Architecture) -> Tensor:
+    """Return the rows of each head with the two of each pair side by side: the inverse of `_halves_of_pairs`."""
+    size = architecture.heads[2]
+    return value.reshape(-1, 2, size // 2, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
+
+
 class _PlacedWeights:
     """The weights of a network by the names of its parameters."""
 
@@ -322,15 +354,20 @@ class _PlacedWeights:
         return any(self._file.tensors[key].is_quantized for key in self._places(name))
 
     def rounded(self, name: str) -> Tensor | GroupedNumbers | None:
-        """Return the file's numbers and scales of a weight, its factors in the scales; in floats, of blocks with offsets or scales of scales."""
+        """Return the file's numbers, scales and offsets of a weight, its factors in the scales and offsets; in floats, if they are so there."""
         place = next((key for key in self._places(name)), None)
-        if place is None or self._file.tensors[place].storage.name not in BITS:
+        if place is None or not self._file.tensors[place].is_quantized:
             return self.value(name)
         blocks = self._file.blocks(place)
-        numbers, scales = (part.value(name, self._read(lambda _, i=i: blocks[i])) for i, part in enumerate((self._unscaled, self._architecture)))
-        if numbers is None or scales is None:
-            return None
-        return GroupedNumbers(numbers.to(torch.int8), scales.float(), BITS[self._file.tensors[place].storage.name])
+
+        def part(value: Tensor, architecture: Architecture) -> Tensor:
+            picked = architecture.value(name, self._read(lambda _: value))
+            assert picked is not None
+            return picked
+
+        scales, offsets = (None if p is None else part(p, self._architecture).float() for p in (blocks.scales, blocks.offsets))
+        assert scales is not None
+        return GroupedNumbers(part(blocks.numbers, self._unscaled).to(torch.int8), scales, blocks.bits, offsets)
 
     def prepare(self, parameters: Mapping[str, Variable]) -> None:
         """Refuse a file with tensors of other dims than the parameters', without one, or with others: no number is read before."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from foreshape.apps.quantization.grouped_layers import Weights, grouped_layers_of, require_weights, with_groups
-from foreshape.core.values.torch_proxy import Tensor
+from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import SchemaError
 from foreshape.language.program import Program, Variable
 from foreshape.layer.cached_rows import AttentionCache
-from foreshape.machine.kernels.grouped_weights import GroupedNumbers
+from foreshape.machine.kernels.grouped_weights import GroupedNumbers, unpack_numbers
+from foreshape.runtime.engine import Scope
 from foreshape.transforms.passes.framework import Pass
 
 
@@ -68,3 +69,32 @@ def packed_network(
     moved = AttentionCache(find(cache.slots.name), find(cache.held.name), find(cache.positions.name), cache.users, cache.context)
     moved.kept = [find(v.name) for v in cache.kept]
     return PackedNetwork(find(words.name), find(scores.name), moved, values)
+
+
+class PackedValues:
+    """The values of a decoder's parameters, packed or not.
+
+    Args:
+        program: of the decoder.
+        scope: with its values.
+    """
+
+    def __init__(self, program: Program, scope: Scope) -> None:
+        self._vars, self._scope = program.global_block.vars, scope
+
+    def value(self, name: str) -> Tensor | GroupedNumbers:
+        """Return a parameter's value on the host, in its own dims: in fp32, or as packed numbers, of a product rather than of a table."""
+        if name in self._vars:
+            return self._tensor(name)
+        for key in (f"{name}@{bits}_bits{turned}" for bits in (8, 4) for turned in ("", "_turned")):
+            if key in self._vars:
+                packed, scales = self._tensor(key), self._tensor(f"{key}@scale")
+                offsets = self._tensor(f"{key}@offset") if f"{key}@offset" in self._vars else None
+                columns: int = next(op.attrs["columns"] for op in self._vars[key].block.ops if key in op.input_names())
+                numbers = unpack_numbers(packed, scales, 8 if "@8_bits" in key else 4, columns, offsets)
+                return numbers.changed(torch.t) if key.endswith("_turned") else numbers
+        table = f"{name}@bytes_in_rows"
+        return GroupedNumbers(self._tensor(table), self._tensor(f"{table}@scale").unsqueeze(1), 8)
+
+    def _tensor(self, name: str) -> Tensor:
+        return self._scope.tensor(name).detach().cpu()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,8 +11,9 @@ from typing import Any, Literal, TypeVar, cast
 from foreshape import layer
 from foreshape.apps.generation.cached_model import LanguageModel
 from foreshape.apps.generation.decoder_kinds import architecture_of
-from foreshape.apps.generation.decoder_source import DecoderSource
+from foreshape.apps.generation.decoder_source import DecoderOrigin, DecoderSource
 from foreshape.apps.generation.gguf_models import BLOCK, gguf_source
+from foreshape.apps.generation.json_files import json_object
 from foreshape.apps.generation.packed_weights import Weights, packed_network
 from foreshape.apps.generation.text_settings import TextSettings, settings_of
 from foreshape.apps.quantization.grouped_layers import WEIGHTS
@@ -28,7 +28,6 @@ from foreshape.runtime.engine import Scope
 
 _BUFFERS = ("inv_freq", ".masked_bias", ".attn.bias", ".attention.bias", "lm_head.weight", "embed_out.weight")
 """The ends of the names of values computed anew, and of output layers: a tied one is the table of words."""
-Value = TypeVar("Value")
 _PREFIXES = ("", "transformer.", "model.", "gpt_neox.", "model.decoder.", "decoder.")
 
 
@@ -95,9 +94,11 @@ def language_model(
             scope.set(name, array)
     store_weights(main, scope, decoder.value)
     decoder.check()
-    return LanguageModel(
+    model = LanguageModel(
         words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit, device=device
     )
+    model.origin = decoder.origin
+    return model
 
 
 def _opened(source: Any, state: Any) -> DecoderSource:
@@ -117,6 +118,7 @@ def _opened(source: Any, state: Any) -> DecoderSource:
         settings,
         lambda name: architecture.value(name, lambda key: _found(state_dict, key, used)),
         check=lambda: _check_unused(state_dict, used),
+        origin=DecoderOrigin(architecture, config, os.fsdecode(cast("str", source)) if isinstance(source, str | os.PathLike) else None),
     )
 
 
@@ -142,21 +144,6 @@ def _parts(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Ten
 def _settings_of_folder(folder: Path, config: Mapping[str, Any]) -> TextSettings:
     file = folder / "generation_config.json"
     return settings_of(json_object(file), file.name) if file.is_file() else settings_of(config, "config.json", alone=False)
-
-
-def json_value(file: Path, kind: type[Value], words: str) -> Value:
-    """Return the value in a JSON file. Raises `FormatError` if it is damaged, or of another kind."""
-    try:
-        value = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: no JSON: {str(error)[:200]}") from None
-    if not isinstance(value, kind):
-        raise FormatError(f"{file} must hold {words}")
-    return value
-
-
-def json_object(file: Path) -> dict[str, Any]:
-    return cast("dict[str, Any]", json_value(file, dict, "an object"))
 
 
 def _legacy_settings(config: Mapping[str, Any]) -> TextSettings:

@@ -260,13 +260,14 @@ class _StepWriter:
 
     def _packed_product(self, op: Op, operator: Operator, computation: GroupedProduct) -> None:
         x, scales, weight = self._value(op.inputs["X"][0]), self._value(op.inputs["Scale"][0]), self._bytes(op.inputs["W"][0])
+        offsets = self._value(op.inputs["Offset"][0]) if op.inputs.get("Offset") else None
         name, dims = self._result(op, operator)
         inner, groups = x.dims[-1], scales.dims[1]
         if inner // groups % 4:
             raise NoWordStep(f"groups of {inner // groups} rows")
         out, partial = self._new(dims), self._new((self.threads, 4 * TILE + prod(x.dims[:-1]) * groups))
         code = loop.BYTE_PRODUCT if weight.dims[1] == inner else loop.HALF_BYTE_PRODUCT
-        self._add(code, (x, weight, out, scales), (prod(x.dims[:-1]), inner, computation.columns, groups, partial), writes=[out, partial])
+        self._add(code, (x, weight, out, scales, offsets), (prod(x.dims[:-1]), inner, computation.columns, groups, partial), writes=[out, partial])
         self.values[name] = out
 
     def _byte_lookup(self, op: Op, operator: Operator) -> None:

@@ -39,7 +39,7 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
     Args:
         program: as in a test.
         layers: of it, as `grouped_layers_of` gives them.
-        weight_of: from a matrix's name to its value; asked once for each. The numbers and scales of `GroupedNumbers` stay as they are in products.
+        weight_of: from a matrix's name to its value; asked once for each. `GroupedNumbers` stay as they are in products.
         weights: "int8" or "int4"; tables of lookups are of 8 bits, with a scale for each row.
         group: the most rows of a weight with one scale.
 
@@ -50,7 +50,7 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
     bits: Literal[4, 8] = 8 if weights == "int8" else 4
     for weight in dict.fromkeys(layer.weight for layer in layers):
         value = weight_of(weight)
-        if not bool(torch.isfinite(value.scales if isinstance(value, GroupedNumbers) else value).all()):
+        if not (value.is_finite if isinstance(value, GroupedNumbers) else bool(torch.isfinite(value).all())):
             raise SchemaError(f"the weight {weight} has numbers that are not finite; exclude it")
         for layer in [layer for layer in layers if layer.weight == weight]:
             op, index = layer.op, block.ops.index(layer.op)
@@ -83,13 +83,21 @@ def _product(rewriting: Rewriting, layer: ScaledLayer, value: Tensor | GroupedNu
     """Return the operands of a product, and its columns."""
     if isinstance(value, GroupedNumbers):
         bits = value.bits
-    matrix, *scales = (part if layer.axis == 1 else part.T for part in (value[:2] if isinstance(value, GroupedNumbers) else (value,)))
     name = f"{layer.weight}@{bits}_bits" + ("" if layer.axis == 1 else "_turned")
     if name not in rewriting.values:
-        packed, steps = pack_numbers(matrix, scales[0], bits) if scales else pack(matrix, bits, group_of(matrix.shape[0], group))
+        if isinstance(value, GroupedNumbers):
+            packed, steps, offsets = pack_numbers(value if layer.axis == 1 else value.changed(torch.t))
+        else:
+            matrix, offsets = value if layer.axis == 1 else value.T, None
+            packed, steps = pack(matrix, bits, group_of(matrix.shape[0], group))
         rewriting.constant(name, packed.numpy(), INT8 if bits == 8 else UINT8)
         rewriting.constant(f"{name}@scale", steps.numpy())
-    return {"W": name, "Scale": f"{name}@scale"}, matrix.shape[1]
+        if offsets is not None:
+            rewriting.constant(f"{name}@offset", offsets.numpy())
+    operands = {"W": name, "Scale": f"{name}@scale"}
+    if f"{name}@offset" in rewriting.values:
+        operands["Offset"] = f"{name}@offset"
+    return operands, (value.numbers if isinstance(value, GroupedNumbers) else value).shape[layer.axis]
 
 
 def require_weights(weights: Any, group: Any) -> None:

@@ -21,6 +21,7 @@ log: Final = logging.getLogger("foreshape.serving")
 _MOST_FILES: Final = 10_000
 _SETTINGS: Final = ("config.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json")
 """Files beside a network of texts, and no programs."""
+_ENDINGS: Final = (".pdmodel", ".onnx", ".pt2", ".json", ".gguf")
 Key = tuple[str, str]
 """The name of a model, and its version."""
 
@@ -233,7 +234,7 @@ class Repository:
             path = os.path.join(source, entry)
             if os.path.isdir(path):
                 out += [((entry, n), os.path.join(path, n)) for n in _numbers_in(path)] or [((entry, "1"), path)]
-            elif entry not in _SETTINGS and self._kind(path) is not None and entry.endswith((".pdmodel", ".onnx", ".pt2", ".json")):
+            elif entry not in _SETTINGS and self._kind(path) is not None and entry.endswith(_ENDINGS):
                 out.append(((_name_of(path), "1"), path))
         return out
 
@@ -256,7 +257,7 @@ def _source(source: str) -> tuple[str | None, str]:
 
 def _name_of(path: str) -> str:
     base = os.path.basename(os.path.normpath(os.path.abspath(path)))
-    return base if os.path.isdir(path) else base.rsplit(".", 1)[0] if base.endswith((".pdmodel", ".onnx", ".pt2", ".json")) else base
+    return base if os.path.isdir(path) else base.rsplit(".", 1)[0] if base.endswith(_ENDINGS) else base
 
 
 def _numbers_in(folder: str) -> list[str]:

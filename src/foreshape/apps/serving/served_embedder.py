@@ -14,7 +14,7 @@ import numpy
 from foreshape.apps.embedding.embedder import Embedder, TextRun
 from foreshape.apps.embedding.encoder_kinds import KINDS
 from foreshape.apps.embedding.text_batches import batches
-from foreshape.apps.generation.transformers_models import json_object
+from foreshape.apps.generation.json_files import json_object
 from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel, ServedModel, Soon
 from foreshape.apps.serving.served_network import Networks

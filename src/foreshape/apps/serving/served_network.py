@@ -27,6 +27,7 @@ from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
 from foreshape.interop.bounded_model import BoundedModel
 from foreshape.interop.compiled_file import is_compiled
 from foreshape.interop.example_feed import example_feed
+from foreshape.interop.gguf_file import is_gguf
 from foreshape.interop.memory_room import MemoryRoom
 from foreshape.interop.program_files import MODEL, find_program
 from foreshape.interop.ragged_network import RaggedNetwork
@@ -75,6 +76,8 @@ class Networks:
 
     def finds(self, path: str) -> bool:
         """Tell whether there is a saved network."""
+        if is_gguf(path):
+            return False
         try:
             find_program(path)
         except FormatError:

@@ -17,11 +17,12 @@ from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words, log_trouble, server_error
-from foreshape.apps.tokenization.chat_template import ChatTemplate, read_chat_template
-from foreshape.apps.tokenization.prompt_tokenizer import PromptTokenizer, has_tokenizer
+from foreshape.apps.tokenization.chat_template import ChatTemplate
+from foreshape.apps.tokenization.prompt_tokenizer import PromptTokenizer, chat_template_of, has_tokenizer
 from foreshape.compiler.memory import byte_text
 from foreshape.errors import FeedError, ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.interop.batch_queue import Batch
+from foreshape.interop.gguf_file import is_gguf
 from foreshape.runtime.report import report_page
 
 _WEIGHTS: Final = (".safetensors", ".bin")
@@ -54,7 +55,7 @@ class TextJob:
 
 
 class LanguageModels:
-    """The kind of language models: folders as the transformers library saves them.
+    """The kind of language models: folders as the transformers library saves them, and GGUF files.
 
     Args:
         users: the most texts at a time; fewer where the memory is short.
@@ -71,7 +72,9 @@ class LanguageModels:
         self._weights: Weights | None = weights
 
     def finds(self, path: str) -> bool:
-        """Tell whether there is a folder of a language model."""
+        """Tell whether there is a folder of a language model, or a GGUF file."""
+        if os.path.isfile(path):
+            return is_gguf(path)
         return os.path.isfile(os.path.join(path, "config.json")) and any(n.endswith(_WEIGHTS) for n in os.listdir(path))
 
     def fills(self, folder: str) -> bool:
@@ -88,7 +91,7 @@ class ServedWriter(RoutedModel):
     """A language model with a thread that writes its texts; see `ServedModel`.
 
     Attributes:
-        tokenizer: of its folder; None without one.
+        tokenizer: of its folder or file; None without one.
         template: of chats; None without one.
         created: the time of its opening, in seconds since 1970.
 
@@ -101,11 +104,11 @@ class ServedWriter(RoutedModel):
     tokenizer: PromptTokenizer | None = None
     template: ChatTemplate | None = None
 
-    def __init__(self, model: LanguageModel, opening: Opening, folder: Path) -> None:
+    def __init__(self, model: LanguageModel, opening: Opening, place: Path) -> None:
         self.platform, self.notes = "foreshape", list[str]()
         self.inputs, self.outputs = [TensorInfo("input_ids", "INT64", ["words"])], [TensorInfo("output_ids", "INT64", ["words"])]
         self.model, self._length, self._ran = model, opening.limits.queue, opening.ran
-        self._read_texts(folder)
+        self._read_texts(place)
         self.created = int(time.time())
         self._fit(opening.memory)
         self._writer = TextWriter(model, _PROMPT_ROWS)
@@ -117,13 +120,13 @@ class ServedWriter(RoutedModel):
         model.clear_rows(0, 1)
         threading.Thread(target=self._serve, name="foreshape-writer", daemon=True).start()
 
-    def _read_texts(self, folder: Path) -> None:
+    def _read_texts(self, place: Path) -> None:
         """Read the tokenizer and the template of chats; without them words are numbers, and the notes say why."""
-        if not has_tokenizer(folder):
+        if not has_tokenizer(place):
             return
         try:
-            self.tokenizer = PromptTokenizer(folder)
-            self.template = read_chat_template(folder)
+            self.tokenizer = PromptTokenizer(place)
+            self.template = chat_template_of(place)
         except ForeshapeError as error:
             self.notes.append(f"it answers no {'chats' if self.tokenizer else 'texts'}: {error}")
 

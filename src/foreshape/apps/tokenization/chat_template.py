@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from foreshape.apps.generation.transformers_models import json_object
+from foreshape.apps.generation.json_files import json_object
 from foreshape.errors import DescriptionError, FeedError, FormatError
 
-_ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _FILE: Final = "chat_template.jinja"
 _CONFIG: Final = "tokenizer_config.json"
 _MOST: Final = 1 << 20
@@ -86,7 +86,7 @@ def _special_words(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     file = folder / "special_tokens_map.json"
     entries = {**(json_object(file) if file.is_file() else {}), **{name: value for name, value in config.items() if value is not None}}
     out: dict[str, str] = {}
-    for role in _ROLES:
+    for role in ROLES:
         entry: Any = entries.get(f"{role}_token")
         content: Any = cast("dict[str, Any]", entry).get("content") if isinstance(entry, dict) else entry
         if isinstance(content, str):

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from foreshape.apps.tokenization.chat_template import ChatTemplate, read_chat_template
+from foreshape.apps.tokenization.gguf_tokenizer import has_gguf_tokenizer, read_gguf_template, read_gguf_tokenizer
 from foreshape.apps.tokenization.settings_files import read_settings
 from foreshape.apps.tokenization.text_tokenizer import read_tokenizer
 from foreshape.apps.tokenization.vocabulary_files import TOKENIZER_FILES
+from foreshape.interop.gguf_file import GgufFile, is_gguf
 
 _UNFINISHED: Final = "\ufffd"
 _BEFORE: Final = 8
@@ -17,23 +20,29 @@ _HELD: Final = 64
 """The most words held back for a letter. It has at most four bytes, and so more words are none of it."""
 
 
-def has_tokenizer(folder: Path) -> bool:
-    """Tell whether a folder has the file of a tokenizer."""
-    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+def has_tokenizer(place: Path) -> bool:
+    """Tell whether a folder has the file of a tokenizer, or a GGUF file the words of one."""
+    return has_gguf_tokenizer(GgufFile(place)) if is_gguf(place) else any((place / name).is_file() for name in TOKENIZER_FILES)
+
+
+def chat_template_of(place: Path) -> ChatTemplate | None:
+    """Return the chat template of a folder or a GGUF file; None without one. Raises as `read_chat_template`."""
+    return read_gguf_template(GgufFile(place)) if is_gguf(place) else read_chat_template(place)
 
 
 class PromptTokenizer:
-    """The tokenizer of a folder of transformers, without padding or a longest length.
+    """The tokenizer of a folder of transformers or of a GGUF file, without padding or a longest length.
 
     Args:
-        folder: with tokenizer.json or a vocabulary; a tokenizer_config.json beside it is read.
+        place: a folder with tokenizer.json or a vocabulary, and its tokenizer_config.json; or a GGUF file.
 
     Raises:
         FormatError: a file is missing or damaged. SchemaError: a tokenizer without a form here.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._tokenizer: Any = read_tokenizer(folder, read_settings(folder / "tokenizer_config.json"))
+    def __init__(self, place: Path) -> None:
+        is_file = is_gguf(place)
+        self._tokenizer: Any = read_gguf_tokenizer(GgufFile(place)) if is_file else read_tokenizer(place, read_settings(place / "tokenizer_config.json"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
-from foreshape.apps.generation.transformers_models import json_object
+from foreshape.apps.generation.json_files import json_object
 from foreshape.errors import ForeshapeError, FormatError
 
 

@@ -62,7 +62,7 @@ class TextTokenizer:
     """
 
     def __init__(self, folder: Path, max_length: int | None, positions: int | None, lower: bool = False) -> None:
-        tokenizers = _package()
+        tokenizers = tokenizers_package()
         config = read_settings(folder / "tokenizer_config.json")
         self._tokenizer: Any = read_tokenizer(folder, config)
         if lower:
@@ -122,7 +122,8 @@ def _has_types(config: Mapping[str, Any]) -> bool:
     return str(config.get("tokenizer_class") or "Bert").startswith(("Bert", "Electra", "DebertaV2"))
 
 
-def _package() -> Any:
+def tokenizers_package() -> Any:
+    """Return the package tokenizers. Raises `DescriptionError` without it."""
     try:
         import tokenizers
     except ImportError:
@@ -140,7 +141,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> Any:
     Raises:
         FormatError: a file is missing or damaged. SchemaError: a tokenizer without a form here. DescriptionError: no package tokenizers.
     """
-    tokenizers = _package()
+    tokenizers = tokenizers_package()
     file = folder / "tokenizer.json"
     if file.is_file():
         try:

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple, cast
 
 from foreshape.apps.tokenization.settings_files import read_settings
 from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.gguf_pre_tokenizers import QWEN_WORDS
 
 _UNUSED, _UNUSED_SHARE = 1024, 64
 """So many rows of a network's table of words, or such a part of them, may have no word: sizes are rounded up."""
 _ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-_QWEN_WORDS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PIECES: Final = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 _WORDS: Final = ("vocab.txt",)
 _MERGES: Final = ("vocab.json", "merges.txt")
@@ -145,7 +145,7 @@ def _byte_pieces(file: Path, settings: Mapping[str, Any], special: Mapping[str, 
         return tokenizer, ()
     tokenizer.normalizer = normalizers.NFC()
     bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_QWEN_WORDS), "isolated"), bytes_of_words])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated"), bytes_of_words])
     return tokenizer, ()
 
 

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 
 
 _RANGES = {UINT8: (0, 255), UINT16: (0, 65535), INT8: (-128, 127), INT16: (-32768, 32767)}
-
-
 _EXACT = 2**24 // 255**2
 """So many products of numbers of 8 bits have a sum held exactly by fp32."""
-
-
 LEVELS = largest_level(8)
 
 
@@ -558,8 +554,10 @@ def _to_onnx_grouped_linear(w: WrittenOp) -> Any:
     if halves:
         upper = (numbers / 16.0).node("Floor")
         pair = [part.shaped(tiles, packed, 1, tile) for part in (numbers - upper * 16.0, upper)]
-        numbers = pair[0].node("Concat", pair[1].value, axis=2) - 8.0
+        numbers = pair[0].node("Concat", pair[1].value, axis=2)
+    numbers = numbers - 8.0 if halves and not w.has("Offset") else numbers
     scaled = numbers.shaped(tiles, groups, rows // groups, tile) * term(w, "Scale").with_dims(2)
+    scaled = scaled + term(w, "Offset").with_dims(2) if w.has("Offset") else scaled
     matrix = scaled.shaped(tiles, rows, tile).turned(1, 0, 2).shaped(rows, tiles * tile).cut(1, 0, w.of.columns)
     return term(w, "X").node("MatMul", matrix.value).value
 
@@ -696,4 +694,4 @@ def _to_torch_matmul_integer(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_grouped_linear(w: PlainOp) -> str:
-    return w.call(helpers.bit_grids.grouped_product, w.x("X"), w.x("W"), w.x("Scale"), w.of.columns)
+    return w.call(helpers.bit_grids.grouped_product, w.x("X"), w.x("W"), w.x("Scale"), w.of.columns, *([w.x("Offset")] if w.has("Offset") else []))

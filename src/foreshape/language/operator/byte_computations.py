@@ -79,10 +79,10 @@ UPDATE_NOTHING = (Quantization, Dequantization, Observed)
 
 @data_class(frozen=True)
 class GroupedProduct(ForwardOnly):
-    """Rows X0 times a weight in tiles, X1, with the scales X2 of groups of its rows, as `foreshape.machine.kernels.grouped_weights` has it.
+    """Rows X0 times a weight in tiles, X1, with the scales X2 and the offsets X3, or none, of groups of its rows.
 
-    ``columns``: of the weight.
+    `foreshape.machine.kernels.grouped_weights` describes it. ``columns``: of the weight.
     """
 
-    operands: ClassVar[int] = 3
+    operands: ClassVar[int] = 4
     columns: int

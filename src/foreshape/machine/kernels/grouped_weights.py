@@ -2,10 +2,14 @@
 
 A weight ``[k, columns]`` lies in tiles of `TILE` columns, each read from end to end: bytes ``[tiles, k, TILE]`` of 8 bits, or of 4 bits
 ``[tiles, k / 2, TILE]``, where a byte has rows 2 i (its lower half) and 2 i + 1, each plus 8. The scales are ``[tiles, k / group, TILE]``, of fp32.
+
+A weight may have offsets too, of the dims of the scales: each is added to the numbers of its group times their scale. A weight of 4 bits has numbers from
+0 to 15 then, without the 8. In a product an offset is multiplied by the sum of its group of the row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -25,19 +29,32 @@ class GroupedNumbers(NamedTuple):
     """A weight whose numbers are rounded already, as a file has them.
 
     Attributes:
-        numbers: int8, of the weight's dims: from -128 to 127, or of 4 bits from -8 to 7.
+        numbers: int8, of the weight's dims: from -128 to 127, or of 4 bits from -8 to 7, and with offsets from 0 to 15.
         scales: fp32, of the same dims but one, where each serves a group: the dim summed over in a product.
         bits: 8 or 4.
+        offsets: fp32, of the dims of the scales: added to numbers times their scales; None without them.
     """
 
     numbers: Tensor
     scales: Tensor
     bits: Bits
+    offsets: Tensor | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Tell whether all scales and offsets are finite."""
+        return all(bool(torch.isfinite(part).all()) for part in (self.scales, self.offsets) if part is not None)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> GroupedNumbers:
+        """Return the weight with its parts changed alike, as by a transpose."""
+        return GroupedNumbers(change(self.numbers), change(self.scales), self.bits, None if self.offsets is None else change(self.offsets))
 
     def floats(self) -> Tensor:
         """Return the weight in fp32."""
         axis = 0 if self.numbers.shape[0] != self.scales.shape[0] else 1
-        return self.scales.repeat_interleave(self.numbers.shape[axis] // self.scales.shape[axis], axis).mul_(self.numbers)
+        group = self.numbers.shape[axis] // self.scales.shape[axis]
+        values = self.scales.repeat_interleave(group, axis).mul_(self.numbers)
+        return values if self.offsets is None else values.add_(self.offsets.repeat_interleave(group, axis))
 
 
 def group_of(rows: int, group: int) -> int:
@@ -66,20 +83,36 @@ def pack(weight: Tensor, bits: Bits, group: int) -> tuple[Tensor, Tensor]:
     return _tiled(numbers.view(rows, -1), scales, bits)
 
 
-def pack_numbers(numbers: Tensor, scales: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
-    """Return a weight's rounded numbers ``[k, columns]`` and scales ``[groups, columns]`` as bytes and scales in tiles, as `pack` does."""
-    if padding := -numbers.shape[1] % TILE:
-        numbers, scales = (torch.nn.functional.pad(part, (0, padding)) for part in (numbers, scales))
-    return _tiled(numbers.contiguous(), scales.contiguous(), bits)
+def pack_numbers(weight: GroupedNumbers) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return a weight with numbers ``[k, columns]`` and scales ``[groups, columns]`` as bytes, scales and offsets in tiles, as `pack` does."""
+    padded = weight.changed(lambda part: torch.nn.functional.pad(part, (0, -part.shape[1] % TILE)).contiguous())
+    packed, scales = _tiled(padded.numbers, padded.scales, weight.bits, 8 if padded.offsets is None else 0)
+    return packed, scales, None if padded.offsets is None else _in_tiles(padded.offsets).contiguous()
 
 
-def _tiled(numbers: Tensor, scales: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
-    """Return numbers ``[k, tiles * TILE]`` and scales ``[groups, tiles * TILE]`` in tiles."""
-    tiles = numbers.view(numbers.shape[0], -1, TILE).transpose(0, 1)
+def unpack_numbers(packed: Tensor, scales: Tensor, bits: Bits, columns: int, offsets: Tensor | None = None) -> GroupedNumbers:
+    """Return the numbers ``[k, columns]``, scales and offsets of a weight in tiles: the inverse of `pack_numbers`."""
+    numbers = packed
     if bits == 4:
-        halves = (tiles + 8).to(torch.uint8)
+        numbers = torch.stack([packed & 15, packed >> 4], 2).view(packed.shape[0], -1, TILE).to(torch.int8)
+        if offsets is None:
+            numbers -= 8
+    parts = [None if part is None else part.transpose(0, 1).reshape(part.shape[1], -1)[:, :columns] for part in (numbers, scales, offsets)]
+    assert parts[0] is not None and parts[1] is not None
+    return GroupedNumbers(parts[0], parts[1], bits, parts[2])
+
+
+def _in_tiles(rows: Tensor) -> Tensor:
+    return rows.view(rows.shape[0], -1, TILE).transpose(0, 1)
+
+
+def _tiled(numbers: Tensor, scales: Tensor, bits: Bits, shift: int = 8) -> tuple[Tensor, Tensor]:
+    """Return numbers ``[k, tiles * TILE]`` and scales ``[groups, tiles * TILE]`` in tiles; ``shift`` is added to numbers of 4 bits."""
+    tiles = _in_tiles(numbers)
+    if bits == 4:
+        halves = (tiles + shift).to(torch.uint8)
         tiles = halves[:, 0::2] | halves[:, 1::2] << 4
-    return tiles.to(torch.int8 if bits == 8 else torch.uint8).contiguous(), scales.view(scales.shape[0], -1, TILE).transpose(0, 1).contiguous()
+    return tiles.to(torch.int8 if bits == 8 else torch.uint8).contiguous(), _in_tiles(scales).contiguous()
 
 
 def _rounded(groups: Tensor, scales: Tensor, low: int, high: int) -> Tensor:
@@ -99,7 +132,7 @@ def _least_error(groups: Tensor) -> Tensor:
     return best
 
 
-def unpack(packed: Tensor, scales: Tensor, bits: int) -> Tensor:
+def unpack(packed: Tensor, scales: Tensor, bits: int, offsets: Tensor | None = None) -> Tensor:
     """Return tiles of fp32, ``[tiles, k, TILE]``."""
     if bits == 8:
         numbers = packed.float()
@@ -107,27 +140,30 @@ def unpack(packed: Tensor, scales: Tensor, bits: int) -> Tensor:
         numbers = torch.empty((packed.shape[0], 2 * packed.shape[1], TILE), device=packed.device)
         numbers[:, 0::2] = packed & 15
         numbers[:, 1::2] = packed >> 4
-        numbers -= 8
+        if offsets is None:
+            numbers -= 8
     tiles, rows, _ = numbers.shape
-    numbers.view(tiles, scales.shape[1], -1, TILE).mul_(scales.unsqueeze(2))
+    groups = numbers.view(tiles, scales.shape[1], -1, TILE).mul_(scales.unsqueeze(2))
+    if offsets is not None:
+        groups += offsets.unsqueeze(2)
     return numbers.view(tiles, rows, TILE)
 
 
-def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) -> Tensor:
+def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, offsets: Tensor | None = None) -> Tensor:
     """Return rows ``[m, k]`` times a packed weight, ``[m, columns]``: in machine code with numba, otherwise some tiles are unpacked at a time."""
     tiles = packed.shape[0]
     if x.is_cpu and x.shape[0] and not x.shape[1] // scales.shape[1] % 4 and word_loop.can_compile():
-        return _in_machine_code(x.contiguous(), packed, scales, bits, columns)
+        return _in_machine_code(x.contiguous(), packed, scales, bits, columns, offsets)
     out = torch.empty((x.shape[0], tiles * TILE), dtype=x.dtype, device=x.device)
     step = max(1, _MOST // max(1, x.shape[1] * TILE))
     for first in range(0, tiles, step):
         part = slice(first, min(tiles, first + step))
-        results = torch.matmul(x, unpack(packed[part], scales[part], bits))
+        results = torch.matmul(x, unpack(packed[part], scales[part], bits, None if offsets is None else offsets[part]))
         out.view(x.shape[0], tiles, TILE)[:, part].copy_(results.transpose(0, 1))
     return out if out.shape[1] == columns else out[:, :columns].clone(memory_format=torch.contiguous_format)
 
 
-def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int) -> Tensor:
+def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, offsets: Tensor | None) -> Tensor:
     (rows, inner), groups = x.shape, scales.shape[1]
     out = torch.empty((rows, columns), dtype=torch.float32)
     threads = torch.get_num_threads()
@@ -135,7 +171,7 @@ def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, colum
     code = word_loop.BYTE_PRODUCT if bits == 8 else word_loop.HALF_BYTE_PRODUCT
     table = np.zeros(word_loop.WIDTH, np.int64)
     table[0] = code
-    table[2:6] = x.data_ptr(), packed.data_ptr(), out.data_ptr(), scales.data_ptr()
+    table[2:7] = x.data_ptr(), packed.data_ptr(), out.data_ptr(), scales.data_ptr(), 0 if offsets is None else offsets.data_ptr()
     begin = 2 + word_loop.OPERANDS
     table[begin : begin + 5] = rows, inner, columns, groups, scratch.data_ptr()
     run_together(table, np.zeros(word_loop.NUMBERS), 1, threads)

@@ -116,23 +116,23 @@ def _add_row(y: Any, count: int, a: Any, by: Any) -> None:
 
 
 def _group_sums(x: int, rows: int, inner: int, groups: int, sums: Any) -> None:
-    """Write 8 times the sum of each group of each row."""
+    """Write the sum of each group of each row."""
     group = inner // groups
     for r in range(rows):
         for g in range(groups):
-            sums[r * groups + g] = np.float32(8) * _total(floats(x + 4 * (r * inner + g * group)), group)
+            sums[r * groups + g] = _total(floats(x + 4 * (r * inner + g * group)), group)
 
 
-def _grouped(x: int, weight: int, scales: int, y: int, sizes: Any, tile: int, scratch: int, has_half_bytes: bool) -> None:
+def _grouped(x: int, weight: int, scales: int, offsets: int, y: int, sizes: Any, tile: int, scratch: int, has_half_bytes: bool) -> None:
     """Compute the columns of a tile of y [rows, columns] = x [rows, inner] times a packed weight (see `foreshape.machine.kernels.grouped_weights`).
 
-    ``scratch``: four rows of 64 numbers, and behind them the sums of the groups.
+    ``scratch``: four rows of 64 numbers, and behind them the sums of the groups. ``offsets``: 0 without them.
     """
     rows, inner, columns, groups = sizes
     width, group = min(64, columns - 64 * tile), inner // groups
     sums = floats(scratch + 1024)
     for g in range(groups):
-        s = floats(scales + 256 * (tile * groups + g))
+        s, o = floats(scales + 256 * (tile * groups + g)), floats(offsets + 256 * (tile * groups + g))
         begin = weight + (32 if has_half_bytes else 64) * (tile * inner + g * group)
         r = 0
         while r < rows:
@@ -147,13 +147,17 @@ def _grouped(x: int, weight: int, scales: int, y: int, sizes: Any, tile: int, sc
                 byte_tile_of_one(place, 4 * inner, begin, 64, scratch, 256, group)
             for i in range(block):
                 p, z = floats(scratch + 256 * i), floats(y + 4 * ((r + i) * columns + 64 * tile))
-                shift = sums[(r + i) * groups + g] if has_half_bytes else np.float32(0)
+                total = sums[(r + i) * groups + g] if has_half_bytes or offsets != 0 else np.float32(0)
+                shift = np.float32(8) * total if offsets == 0 else np.float32(0)
                 if g == 0:
                     for j in range(width):
                         z[j] = s[j] * (p[j] - shift)
                 else:
                     for j in range(width):
                         z[j] = multiply_add(s[j], p[j] - shift, z[j])
+                if offsets != 0:
+                    for j in range(width):
+                        z[j] = multiply_add(o[j], total, z[j])
             r += block
 
 
@@ -364,12 +368,13 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
         elif code == TURNED_PRODUCT:  # c [m, k] = a [m, n] b' for b [k, n]
             _turned_product(a, b, c, m, n, k, k * t // ts, k * (t + 1) // ts)
         elif code in (BYTE_PRODUCT, HALF_BYTE_PRODUCT):
-            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d; at n4 are 256 numbers and the groups of all rows for each thread
+            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d and the offsets e, if they are there; at n4 are 256 numbers and the
+            # groups of all rows for each thread
             tiles, scratch = (k + 63) // 64, n4 + 4 * thread * (256 + m * n3)
-            if code == HALF_BYTE_PRODUCT:
+            if code == HALF_BYTE_PRODUCT or e != 0:
                 _group_sums(a, m, n, n3, floats(scratch + 1024))
             for tile in range(tiles * t // ts, tiles * (t + 1) // ts):
-                _grouped(a, b, d, c, (m, n, k, n3), tile, scratch, code == HALF_BYTE_PRODUCT)
+                _grouped(a, b, d, e, c, (m, n, k, n3), tile, scratch, code == HALF_BYTE_PRODUCT)
         elif code == BINARY:  # c [m, n, k] = a, b with these steps along the axes, of the kind n3
             s3, s4 = table[row + 12], table[row + 15]
             step_x, step_y, first, last = table[row + 14], table[row + 17], 0, k

@@ -29,7 +29,7 @@ class GroupedLinear(Operator):
     """Out = X V, where V is W's numbers, each times the scale of its group of rows; W lies in tiles of 64 columns.
 
     Of 8 bits V[i, 64 t + j] = W[t, i, j] Scale[t, i // group, j]. Of 4 bits W[t, i // 2, j] has two numbers, of even i in its lower half and of odd i in its
-    upper one, each plus 8.
+    upper one, each plus 8. An Offset[t, i // group, j] is added to V, and the numbers of 4 bits lie in W as they are then, from 0 to 15.
     """
 
     type = "grouped_linear"
@@ -39,10 +39,11 @@ class GroupedLinear(Operator):
     X = operand((FP32,), doc="[..., k], ragged or not")
     W = operand((INT8, UINT8), doc="int8 [tiles, k, 64], or of 4 bits uint8 [tiles, k / 2, 64]")
     Scale = operand((FP32,), doc="[tiles, groups, 64]; groups divides k")
+    Offset = operand((FP32,), optional=True, doc="[tiles, groups, 64]")
     Out = result(layout="row", doc="fp32, [..., columns]")
     columns = attribute(AttrType.INT, 1, low=1, doc="of the weight; those of the last tile behind it are not read")
 
-    def infer_shape(self, X: Spec, W: Spec, Scale: Spec) -> Spec:
+    def infer_shape(self, X: Spec, W: Spec, Scale: Spec, Offset: Spec | None) -> Spec:
         require_rank(3, W, "W")
         require_rank(3, Scale, "Scale")
         require(X.rank > 1, f"X must have at least 2 dims, not {X.rank}", X=None)
@@ -56,23 +57,28 @@ class GroupedLinear(Operator):
         require_at_most(1, rows, "W must have a row", W=1)
         require_at_most(1, groups, "Scale must have a group", Scale=1)
         require_divides(groups, rows, f"the groups of Scale must divide the rows of W, {rows}; seen {groups}", Scale=1, W=1)
+        if Offset is not None:
+            require_rank(3, Offset, "Offset")
+            for axis, words in enumerate(("the tiles", "the groups", "the columns")):
+                require_equal(Offset.known_dims[axis], Scale.known_dims[axis], f"Offset must have {words} of Scale", Offset=axis, Scale=axis)
         return X.with_dims((*X.known_dims[:-1], self.columns))
 
     def computes(self) -> GroupedProduct:
         return GroupedProduct(self.columns)
 
-    def work(self, X: Spec, W: Spec, Scale: Spec) -> Size:
+    def work(self, X: Spec, W: Spec, Scale: Spec, Offset: Spec | None) -> Size:
         return X.elements * self.columns
 
-    def workspace(self, X: Spec, W: Spec, Scale: Spec, *, strided: frozenset[str]) -> Size:
+    def workspace(self, X: Spec, W: Spec, Scale: Spec, Offset: Spec | None, *, strided: frozenset[str]) -> Size:
         tiles, rows = -(-self.columns // TILE), X.known_dims[-1]
         unpacked = grouped_weights.unpacked_elements(tiles, rows) if isinstance(rows, int) else tiles * rows * TILE
         results = X.dense((*X.known_dims[:-1], tiles * TILE)).nbytes
-        return 9 * unpacked + 2 * results + copies(strided, X=X, W=W, Scale=Scale)
+        return 9 * unpacked + 2 * results + copies(strided, X=X, W=W, Scale=Scale, Offset=Offset)
 
-    def kernel(self, X: Tensor, W: Tensor, Scale: Tensor) -> Tensor:
+    def kernel(self, X: Tensor, W: Tensor, Scale: Tensor, Offset: Tensor | None) -> Tensor:
         bits = 8 if W.element_size() == 1 and W.is_signed() else 4
-        out = grouped_weights.product(X.reshape(-1, X.shape[-1]), W.contiguous(), Scale.contiguous(), bits, self.columns)
+        offsets = None if Offset is None else Offset.contiguous()
+        out = grouped_weights.product(X.reshape(-1, X.shape[-1]), W.contiguous(), Scale.contiguous(), bits, self.columns, offsets)
         return out.view(*X.shape[:-1], self.columns)
 
     samples = [
@@ -80,6 +86,8 @@ class GroupedLinear(Operator):
         sample(X=f32(3, 8), W=_weight(1, 8, 4), Scale=_scales(1, 1), columns=64),
         sample(X=f32(2, 3, 12), W=_weight(1, 12, 4), Scale=_scales(1, 3), columns=5),
         sample(X=f32(5, 8).ragged([2, 3]), W=_weight(1, 8), Scale=_scales(1, 2), columns=9),
+        sample(X=f32(3, 8), W=_weight(2, 8, 4), Scale=_scales(2, 2), Offset=_scales(2, 2), columns=70),
+        sample(X=f32(5, 12), W=_weight(1, 12), Scale=_scales(1, 3), Offset=_scales(1, 3), columns=9),
         sample(X=f32(0, 8), W=_weight(1, 8), Scale=_scales(1, 2), columns=9),
     ]
     rejects = [
@@ -87,5 +95,6 @@ class GroupedLinear(Operator):
         reject(X=f32(3, 8), W=_weight(1, 8), Scale=_scales(2, 2), columns=9, says="Scale must have the tiles of W"),
         reject(X=f32(3, 8), W=_weight(1, 8), Scale=_scales(1, 3), columns=9, says="must divide the rows of W"),
         reject(X=f32(3, 8), W=_weight(2, 8), Scale=_scales(2, 2), columns=64, says="W must have the tiles of 64 columns"),
+        reject(X=f32(3, 8), W=_weight(1, 8), Scale=_scales(1, 2), Offset=_scales(1, 4), columns=9, says="Offset must have the groups of Scale"),
         reject(X=f32(8), W=_weight(1, 8), Scale=_scales(1, 2), columns=9, says="at least 2 dims"),
     ]

@@ -61,13 +61,15 @@ def dynamic_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     return torch.round(x / steps) @ weight.float() * steps * scale
 
 
-def grouped_product(x: Tensor, weight: Tensor, scale: Tensor, columns: int) -> Tensor:
-    """Return the product of rows with a weight of int8, or of 4 bits in uint8, in tiles of columns, with scales of groups of rows."""
+def grouped_product(x: Tensor, weight: Tensor, scale: Tensor, columns: int, offset: Tensor | None = None) -> Tensor:
+    """Return the product of rows with a weight of int8, or of 4 bits in uint8, in tiles of columns, with scales and offsets of groups of rows."""
     numbers = weight.float()
     if weight.dtype != torch.int8:
         upper = torch.floor(numbers / 16)
-        numbers = torch.stack((numbers - 16 * upper, upper), 2).reshape(weight.shape[0], -1, weight.shape[2]) - 8
+        numbers = torch.stack((numbers - 16 * upper, upper), 2).reshape(weight.shape[0], -1, weight.shape[2])
+        numbers = numbers - 8 if offset is None else numbers
     groups = numbers.view(weight.shape[0], scale.shape[1], -1, weight.shape[2]) * scale.unsqueeze(2)
+    groups = groups if offset is None else groups + offset.unsqueeze(2)
     return x @ groups.reshape(numbers.shape).transpose(0, 1).reshape(numbers.shape[1], -1)[:, :columns]
 
 
