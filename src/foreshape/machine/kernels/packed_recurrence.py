@@ -1,0 +1,182 @@
+"""Recurrent layers with constant weights, laid out once for `foreshape.machine.kernels.recurrent_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ctypes import addressof
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from foreshape.core.dims import Size
+from foreshape.core.values.torch_proxy import F, Tensor, torch
+from foreshape.errors import ExecutionError
+from foreshape.machine.kernels import recurrent_loop, word_loop
+from foreshape.machine.kernels.call_record import NumberedOperand, StepName, TupleRecord, X, call
+from foreshape.machine.kernels.fused import Effects, FusedKernel
+from foreshape.machine.kernels.loop_team import follow_together, order_of
+from foreshape.machine.kernels.recurrent_net import RecurrentNet, Weights
+
+_MODES: Final = {"LSTM": recurrent_loop.LSTM, "GRU": recurrent_loop.GRU, "RNN_TANH": recurrent_loop.RNN_TANH, "RNN_RELU": recurrent_loop.RNN_RELU}
+_KEPT: Final = 256
+"""So many sizes have a plan."""
+_MOST_SEQUENCES: Final = 32
+"""The most sequences for which the loop is faster than products of whole steps."""
+_THREAD_WORK: Final = 1 << 22
+"""The multiply-adds that repay a second thread."""
+_STEP_WORK: Final = 1 << 17
+"""The multiply-adds of a step that repay one more thread in a team, which meets after each step."""
+
+
+def can_pack() -> bool:
+    """Return True if the loop runs here: numba is installed, and nobody has switched it off."""
+    return word_loop.can_compile()
+
+
+def packed_bytes(net: RecurrentNet, features: int) -> int:
+    """Return the bytes of a network's packed weights."""
+    mode = _MODES[net.mode]
+    columns = recurrent_loop.GATES[mode] * _padded(mode, net.hidden)
+    inner = features + (net.layers - 1) * net.directions * net.hidden
+    return 4 * net.directions * columns * (inner + net.layers * (net.hidden + 2))
+
+
+def workspace_bytes(net: RecurrentNet, steps: Size, batch: Size) -> Size:
+    """Return the bytes of the loop's scratch, and of copies for it."""
+    return 4 * (sum(_scratch(net, steps, batch)) + recurrent_loop.SCRATCH * torch.get_num_threads() + 2 * batch)
+
+
+def layers(name: str, states: int, has_lengths: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return the call of a `PackedRecurrentNet` of this name: of x, so many states, and lengths if there are any."""
+    operands = tuple(map(NumberedOperand, range(1, 1 + states)))
+    record = call(StepName(name), X, TupleRecord(operands), *([NumberedOperand(1 + states)] if has_lengths else []))
+    effects = Effects(contiguous=tuple(range(1 + states)))
+    return FusedKernel("{op} layers", record, effects=effects, workspace=workspace, packed=name, alone=True)
+
+
+class _SizePlan(NamedTuple):
+    """The parts of a call that depend on the steps and sequences.
+
+    Attributes:
+        sizes: the numbers of an order from YIELDING on.
+        offsets: the bytes before each part of the scratch.
+        floats: the fp32 numbers of the scratch, without the threads' tiles.
+        work: multiply-adds.
+        out, state: the dims of the results.
+    """
+
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    floats: int
+    work: int
+    out: torch.Size
+    state: torch.Size
+
+
+class PackedRecurrentNet:
+    """The layers of a `RecurrentNet` without dropout, with fp32 weights.
+
+    Args:
+        net: the form of the network.
+        weights: as `RecurrentNet.weights` takes them.
+        otherwise: the same by other kernels, for many sequences, or none: of ``x``, the states, and the lengths.
+    """
+
+    __slots__ = ("_features", "_held", "_mode", "_net", "_otherwise", "_plans", "_units")
+
+    def __init__(self, net: RecurrentNet, weights: Sequence[Tensor], otherwise: Callable[..., tuple[Tensor, ...]]) -> None:
+        self._net, self._mode, self._otherwise = net, _MODES[net.mode], otherwise
+        self._features = weights[0].shape[1]
+        self._plans: dict[tuple[int, int], _SizePlan] = {}
+        self._held = [tensor for unit in net.weights(weights) for tensor in self._pack(unit)]
+        self._units = order_of([tensor.data_ptr() for tensor in self._held])
+
+    def _pack(self, weights: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the tiles of a unit's weights and biases, as `recurrent_loop.UNITS` has them."""
+        w, v, b, c = weights
+        state_bias = torch.zeros(1)
+        if self._mode == recurrent_loop.GRU:  # the third gate's share of the state is multiplied before it is added
+            both = 2 * self._net.hidden
+            b, own = torch.cat((b[:both] + c[:both], b[both:])), c[both:]
+            state_bias = F.pad(own, (0, _padded(self._mode, self._net.hidden) - self._net.hidden))
+        else:
+            b = b + c
+        return self._tiles(w), self._tiles(v), self._tiles(b.unsqueeze(1)), state_bias
+
+    def _tiles(self, weight: Tensor) -> Tensor:
+        """Return a weight [gates hidden, inner] as tiles [tiles, inner, gates, lanes], with zeros behind the last unit."""
+        gates, lanes, inner = recurrent_loop.GATES[self._mode], recurrent_loop.LANES[self._mode], weight.shape[1]
+        wide = F.pad(weight.reshape(gates, self._net.hidden, inner), (0, 0, 0, _padded(self._mode, self._net.hidden) - self._net.hidden))
+        return wide.view(gates, -1, lanes, inner).permute(1, 3, 0, 2).contiguous()
+
+    def __call__(self, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the result [time, batch, directions hidden], then the last states [units, batch, hidden].
+
+        Args:
+            x: [time, batch, features], fp32.
+            states: before the first step, [units, batch, hidden]; of LSTM the hidden ones and the cells.
+            lengths: [batch], from 0 to time, or None.
+        """
+        steps, batch, features = x.shape
+        if not 0 < batch <= _MOST_SEQUENCES or not steps:
+            return self._otherwise(x, states, lengths)
+        plan = self._plans.get((steps, batch))
+        if plan is None:
+            if len(self._plans) >= _KEPT:
+                self._plans.clear()
+            plan = self._plans[steps, batch] = self._plan(steps, batch)
+        self._require_sizes(features, plan.state, states)
+        kept: list[Tensor] = [x.contiguous(), *[state.contiguous() for state in states]]
+        address = 0
+        if lengths is not None:
+            wide = lengths.to(torch.int64).contiguous()
+            if wide.shape != (batch,) or bool(((wide < 0) | (wide > steps)).any()):
+                return self._otherwise(x, states, lengths)  # which refuses them
+            kept.append(wide)
+            address = wide.data_ptr()
+        out, last = x.new_empty(plan.out), [x.new_empty(plan.state) for _ in states]
+        threads = 1 if plan.work < _THREAD_WORK else self._threads(batch)
+        scratch = x.new_empty(plan.floats + recurrent_loop.SCRATCH * threads)
+        begin = scratch.data_ptr()
+        meeting = np.zeros(24, np.int64) if threads > 1 else None
+        first, end = [state.data_ptr() for state in kept[1 : 1 + len(states)]], [state.data_ptr() for state in last]
+        pairs = [*first, *end] if len(states) == 2 else [first[0], 0, end[0], 0]
+        places = [kept[0].data_ptr(), out.data_ptr(), *[begin + offset for offset in plan.offsets], addressof(self._units)]
+        order = order_of([0, 0, 0, 0, 0 if meeting is None else meeting.ctypes.data, *plan.sizes, address, *pairs, *places])
+        follow_together(recurrent_loop.compiled(), order, threads)
+        return out, *last
+
+    def _plan(self, steps: int, batch: int) -> _SizePlan:
+        net, floats = self._net, _scratch(self._net, steps, batch)
+        sizes = (word_loop.yielding(), self._mode, steps, batch, net.layers, net.directions, net.hidden, self._features)
+        offsets = tuple(4 * begin for begin in (0, *accumulate(floats)))
+        inner = self._features if net.layers == 1 else net.directions * net.hidden
+        work = steps * net.units * batch * recurrent_loop.GATES[self._mode] * net.hidden * (net.hidden + inner)
+        return _SizePlan(sizes, offsets, sum(floats), work, torch.Size((steps, batch, net.directions * net.hidden)), torch.Size((net.units, batch, net.hidden)))
+
+    def _require_sizes(self, features: int, state: Sequence[int], states: Sequence[Tensor]) -> None:
+        """Refuse other sizes than the network's: the loop reads its operands unchecked."""
+        if features != self._features or any(s.shape != state for s in states):
+            seen = f"{features} and {', '.join(str(list(s.shape)) for s in states)}"
+            raise ExecutionError.must("the features and the states of a recurrent network", f"{self._features} and {list(state)}", seen)
+
+    def _threads(self, batch: int) -> int:
+        """Return the number of threads that the work of each step repays: equal teams for the directions."""
+        net, most = self._net, torch.get_num_threads()
+        step = batch * recurrent_loop.GATES[self._mode] * net.hidden * net.hidden
+        team = min(most // net.directions, step // _STEP_WORK, -(-net.hidden // recurrent_loop.LANES[self._mode]))
+        return max(1, team) * net.directions if most >= net.directions else 1
+
+
+def _padded(mode: int, hidden: int) -> int:
+    lanes = recurrent_loop.LANES[mode]
+    return -(-hidden // lanes) * lanes
+
+
+def _scratch(net: RecurrentNet, steps: Any, batch: Any) -> list[Any]:
+    """Return the fp32 numbers between layers, twice, of the inputs' share of gates, and of the states."""
+    mode, rows = _MODES[net.mode], steps * batch
+    between = rows * net.directions * net.hidden
+    shares = net.directions * rows * recurrent_loop.GATES[mode] * _padded(mode, net.hidden)
+    return [between if net.layers > 1 else 0, between if net.layers > 2 else 0, shares, 2 * net.directions * batch * net.hidden]
