@@ -47,7 +47,7 @@ def follow_together(function: int, order: Any, threads: int) -> Any:
         threads: the most threads.
     """
     if threads == 1 or forked():
-        order[3] = 1
+        order[0], order[2], order[3] = 0, 0, 1
         _callable(function)(ctypes.addressof(order))
     elif (openmp := _openmp()) is not None:
         parallel, order[0], order[1] = openmp

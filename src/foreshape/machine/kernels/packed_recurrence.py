@@ -21,6 +21,8 @@ from foreshape.machine.kernels.recurrent_net import RecurrentNet, Weights
 _MODES: Final = {"LSTM": recurrent_loop.LSTM, "GRU": recurrent_loop.GRU, "RNN_TANH": recurrent_loop.RNN_TANH, "RNN_RELU": recurrent_loop.RNN_RELU}
 _KEPT: Final = 256
 """So many sizes have a plan."""
+_KEPT_FLOATS: Final = 1 << 14
+"""The fp32 numbers of the largest scratch that is kept."""
 _MOST_SEQUENCES: Final = 32
 """The most sequences for which the loop is faster than products of whole steps."""
 _THREAD_WORK: Final = 1 << 22
@@ -55,6 +57,25 @@ def layers(name: str, states: int, has_lengths: bool, workspace: Callable[[], Si
     return FusedKernel("{op} layers", record, effects=effects, workspace=workspace, packed=name, alone=True)
 
 
+class _Workspace(NamedTuple):
+    """The memory of a call, for one thread of Python at a time: of a small one it is kept, since to allocate it takes as long as a step.
+
+    Attributes:
+        order: as `recurrent_loop.follow` reads it, with the addresses of the last time.
+        meeting: int64 [24].
+        scratch: fp32.
+        out, state: tensors like the results.
+        threads: of its scratch.
+    """
+
+    order: Any
+    meeting: Any
+    scratch: Tensor
+    out: Tensor
+    state: Tensor
+    threads: int
+
+
 class _SizePlan(NamedTuple):
     """The parts of a call that depend on the steps and sequences.
 
@@ -64,6 +85,7 @@ class _SizePlan(NamedTuple):
         floats: the fp32 numbers of the scratch, without the threads' tiles.
         work: multiply-adds.
         out, state: the dims of the results.
+        free: the workspaces that no thread uses now.
     """
 
     sizes: tuple[int, ...]
@@ -72,6 +94,7 @@ class _SizePlan(NamedTuple):
     work: int
     out: torch.Size
     state: torch.Size
+    free: list[_Workspace]
 
 
 class PackedRecurrentNet:
@@ -135,17 +158,34 @@ class PackedRecurrentNet:
                 return self._otherwise(x, states, lengths)  # which refuses them
             kept.append(wide)
             address = wide.data_ptr()
-        out, last = x.new_empty(plan.out), [x.new_empty(plan.state) for _ in states]
         threads = 1 if plan.work < _THREAD_WORK else self._threads(batch)
-        scratch = x.new_empty(plan.floats + recurrent_loop.SCRATCH * threads)
-        begin = scratch.data_ptr()
-        meeting = np.zeros(24, np.int64) if threads > 1 else None
-        first, end = [state.data_ptr() for state in kept[1 : 1 + len(states)]], [state.data_ptr() for state in last]
-        pairs = [*first, *end] if len(states) == 2 else [first[0], 0, end[0], 0]
-        places = [kept[0].data_ptr(), out.data_ptr(), *[begin + offset for offset in plan.offsets], addressof(self._units)]
-        order = order_of([0, 0, 0, 0, 0 if meeting is None else meeting.ctypes.data, *plan.sizes, address, *pairs, *places])
+        try:
+            work = plan.free.pop()
+        except IndexError:  # the first one, or all are in use by other threads
+            work = self._workspace(plan, threads)
+        if work.threads != threads:
+            work = self._workspace(plan, threads)
+        is_kept = plan.floats <= _KEPT_FLOATS
+        out, last = torch.empty_like(work.out) if is_kept else work.out, [torch.empty_like(work.state) for _ in states]
+        order = work.order
+        order[recurrent_loop.LENGTHS] = address
+        order[recurrent_loop.FIRST_H], order[recurrent_loop.LAST_H] = kept[1].data_ptr(), last[0].data_ptr()
+        if len(states) == 2:
+            order[recurrent_loop.FIRST_C], order[recurrent_loop.LAST_C] = kept[2].data_ptr(), last[1].data_ptr()
+        order[recurrent_loop.ROWS], order[recurrent_loop.RESULT] = kept[0].data_ptr(), out.data_ptr()
+        if threads > 1:
+            work.meeting.fill(0)
         follow_together(recurrent_loop.compiled(), order, threads)
+        if is_kept:
+            plan.free.append(work)
         return out, *last
+
+    def _workspace(self, plan: _SizePlan, threads: int) -> _Workspace:
+        meeting, scratch = np.zeros(24, np.int64), torch.empty(plan.floats + recurrent_loop.SCRATCH * threads, dtype=torch.float32, device="cpu")
+        places = [scratch.data_ptr() + offset for offset in plan.offsets]
+        order = order_of([0, 0, 0, 0, meeting.ctypes.data, *plan.sizes, *[0] * 7, *places, addressof(self._units)])
+        out, state = (torch.empty(dims, dtype=torch.float32, device="cpu") for dims in (plan.out, plan.state))
+        return _Workspace(order, meeting, scratch, out, state, threads)
 
     def _plan(self, steps: int, batch: int) -> _SizePlan:
         net, floats = self._net, _scratch(self._net, steps, batch)
@@ -153,7 +193,9 @@ class PackedRecurrentNet:
         offsets = tuple(4 * begin for begin in (0, *accumulate(floats)))
         inner = self._features if net.layers == 1 else net.directions * net.hidden
         work = steps * net.units * batch * recurrent_loop.GATES[self._mode] * net.hidden * (net.hidden + inner)
-        return _SizePlan(sizes, offsets, sum(floats), work, torch.Size((steps, batch, net.directions * net.hidden)), torch.Size((net.units, batch, net.hidden)))
+        return _SizePlan(
+            sizes, offsets, sum(floats), work, torch.Size((steps, batch, net.directions * net.hidden)), torch.Size((net.units, batch, net.hidden)), []
+        )
 
     def _require_sizes(self, features: int, state: Sequence[int], states: Sequence[Tensor]) -> None:
         """Refuse other sizes than the network's: the loop reads its operands unchecked."""
