@@ -152,3 +152,39 @@ def test_a_frozen_network_gives_the_numbers_of_the_plain_one(machine_code: bool,
             np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-6)
     with pytest.raises(fs.ExecutionError, match="SequenceLength must be from 0 to 3"):
         frozen.run(program, _feed(inputs, 3, [2, 4], 0), results, scope)
+
+
+@needs_numba
+@pytest.mark.parametrize("batch", [1, 3, 5])
+@pytest.mark.parametrize("mode", ["LSTM", "GRU"])
+def test_weights_that_are_multiples_of_a_step_are_kept_as_bytes(mode: str, batch: int) -> None:
+    generator, net = torch.Generator().manual_seed(5), RecurrentNet(mode, 1, 2, 120)
+    gates = GATES[mode] * 120
+    weights = list[torch.Tensor]()
+    for columns in (120, 120, 120, 120):
+        whole = torch.randint(0, 256, (gates, columns), generator=generator)
+        zeros = torch.randint(0, 256, (gates, 1), generator=generator)
+        weights.append((whole - zeros) * (torch.rand(gates, 1, generator=generator) + 0.5) / 1000)
+    weights += [torch.randn(gates, generator=generator) for _ in range(4)]
+    for weight in weights[:4]:
+        on_grid = packed_recurrence.byte_rows(weight)
+        assert on_grid is not None
+        torch.testing.assert_close(on_grid.steps[:, None] * (on_grid.whole + on_grid.middles[:, None]), weight, rtol=1e-6, atol=0.0)
+    x, states = torch.randn(3, batch, 120, generator=generator), [torch.randn(2, batch, 120, generator=generator) for _ in range(2 if mode == "LSTM" else 1)]
+    schedules = Dense({}, 3, batch, None, x.device)
+    out, h, c, _ = net.forward(x.flatten(0, 1), weights, states[0], states[1] if len(states) > 1 else None, schedules, out=True, cell=True, train=False)
+    assert out is not None
+    _compare(PackedRecurrentNet(net, weights, _refused)(x, states), [out.view(3, batch, -1), h, *([] if c is None else [c])])
+
+
+def test_other_weights_stay_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(6)
+    on_grid = torch.randint(-128, 128, (4, 500), generator=generator) * 0.01
+    assert packed_recurrence.byte_rows(torch.randn(4, 500, generator=generator)) is None
+    for place, number in (((1, 7), 1.2345), ((2, 0), 5.0)):  # off the grid, and beyond 8 bits
+        other = on_grid.clone()
+        other[place] = number
+        assert packed_recurrence.byte_rows(other) is None
+    rows = packed_recurrence.byte_rows(torch.tensor([[0.0, 0.0], [3.0, 3.0], [-2.0, 2.0]]))
+    assert rows is not None
+    assert torch.equal(rows.steps[:, None] * (rows.whole + rows.middles[:, None]), torch.tensor([[0.0, 0.0], [3.0, 3.0], [-2.0, 2.0]]))

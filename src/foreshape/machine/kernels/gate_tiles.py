@@ -38,22 +38,40 @@ def add_product_of_four(x: int, pitch: int, weight: int, out: int, columns: int,
     raise NotImplementedError
 
 
+def add_byte_product_of_one(x: int, pitch: int, weight: int, out: int, columns: int, count: int) -> None:
+    """Do the same with one row and whole numbers of 8 bits."""
+    raise NotImplementedError
+
+
+def add_byte_product_of_two(x: int, pitch: int, weight: int, out: int, columns: int, count: int) -> None:
+    """Do the same with two rows and whole numbers of 8 bits."""
+    raise NotImplementedError
+
+
+def add_byte_product_of_four(x: int, pitch: int, weight: int, out: int, columns: int, count: int) -> None:
+    """Do the same with four rows and whole numbers of 8 bits."""
+    raise NotImplementedError
+
+
 def gate_kernels() -> dict[str, Any]:
     """Return the kernels by their names, for numba."""
     types, cgutils = importlib.import_module("numba.core.types"), importlib.import_module("numba.core.cgutils")
     intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
     large, small, number = ir.IntType(64), ir.IntType(32), ir.FloatType()
-    vector = ir.VectorType(number, LANES)
+    vector, whole, octets = (ir.VectorType(element, LANES) for element in (number, small, ir.IntType(8)))
 
     def loaded(builder: Any, address: Any) -> Any:
         return builder.load(builder.inttoptr(address, vector.as_pointer()), align=4)
+
+    def loaded_bytes(builder: Any, address: Any) -> Any:
+        return builder.sitofp(builder.sext(builder.load(builder.inttoptr(address, octets.as_pointer()), align=1), whole), vector)
 
     def everywhere(builder: Any, address: Any) -> Any:
         value = builder.load(builder.inttoptr(address, number.as_pointer()), align=4)
         first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, small(0))
         return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(small, LANES), [0] * LANES))
 
-    def add(builder: Any, arguments: Any, rows: int, width: int) -> None:
+    def add(builder: Any, arguments: Any, rows: int, width: int, size: int) -> None:
         x, pitch, weight, out, columns, count = arguments
         fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{LANES}f32")
         turns = 4 // rows  # sums side by side, so that few rows do not wait for one another
@@ -69,19 +87,20 @@ def gate_kernels() -> dict[str, Any]:
                     builder.store(ir.Constant(vector, [0.0] * LANES) if turn else loaded(builder, sums_at(row, part)), place)
 
         def round_of(index: Any, of_turn: Any) -> None:
-            begin = builder.add(weight, builder.mul(index, large(4 * LANES * width)))
-            numbers = [loaded(builder, builder.add(begin, large(4 * LANES * part))) for part in range(width)]
+            begin = builder.add(weight, builder.mul(index, large(size * LANES * width)))
+            load = loaded if size == 4 else loaded_bytes
+            numbers = [load(builder, builder.add(begin, large(size * LANES * part))) for part in range(width)]
             for row, of_row in enumerate(of_turn):
                 by = everywhere(builder, builder.add(builder.add(x, builder.mul(pitch, large(row))), builder.mul(index, large(4))))
                 for place, values in zip(of_row, numbers, strict=True):
                     builder.store(builder.call(fused, [values, by, builder.load(place)]), place)
 
-        whole = builder.udiv(count, large(turns))
-        with cgutils.for_range(builder, whole) as loop:
+        full = builder.udiv(count, large(turns))
+        with cgutils.for_range(builder, full) as loop:
             for turn, of_turn in enumerate(places):
                 round_of(builder.add(builder.mul(loop.index, large(turns)), large(turn)), of_turn)
         if turns > 1:
-            with cgutils.for_range(builder, count, start=builder.mul(whole, large(turns))) as loop:
+            with cgutils.for_range(builder, count, start=builder.mul(full, large(turns))) as loop:
                 round_of(loop.index, places[0])
         for row in range(rows):
             for part in range(width):
@@ -90,14 +109,14 @@ def gate_kernels() -> dict[str, Any]:
                     total = builder.fadd(total, builder.load(of_turn[row][part]))
                 builder.store(total, builder.inttoptr(sums_at(row, part), vector.as_pointer()), align=4)
 
-    def kernel(rows: int) -> Any:
+    def kernel(rows: int, size: int) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             is_wide = builder.icmp_unsigned("==", arguments[4], large(_WIDTHS[1] * LANES))
             with builder.if_else(is_wide) as (wide, narrow):
                 with wide:
-                    add(builder, arguments, rows, _WIDTHS[1])
+                    add(builder, arguments, rows, _WIDTHS[1], size)
                 with narrow:
-                    add(builder, arguments, rows, _WIDTHS[0])
+                    add(builder, arguments, rows, _WIDTHS[0], size)
             return context.get_dummy_value()
 
         def typed(context: Any, x: Any, pitch: Any, weight: Any, out: Any, columns: Any, count: Any) -> Any:
@@ -105,4 +124,5 @@ def gate_kernels() -> dict[str, Any]:
 
         return intrinsic(typed)
 
-    return {"add_product_of_one": kernel(1), "add_product_of_two": kernel(2), "add_product_of_four": kernel(4)}
+    counts = {"one": 1, "two": 2, "four": 4}
+    return {f"add_{kind}product_of_{name}": kernel(rows, size) for kind, size in (("", 4), ("byte_", 1)) for name, rows in counts.items()}

@@ -23,6 +23,12 @@ _KEPT: Final = 256
 """So many sizes have a plan."""
 _KEPT_FLOATS: Final = 1 << 14
 """The fp32 numbers of the largest scratch that is kept."""
+_LARGE: Final = 1 << 15
+"""The elements of a weight from which bytes are read faster than fp32."""
+_SMALLEST_GAP: Final = 1 / 600
+"""The least step of bytes, of the largest number of a row."""
+_ROUNDING: Final = 3e-7
+"""The largest error of a multiple in fp32, of the number."""
 _MOST_SEQUENCES: Final = 32
 """The most sequences for which the loop is faster than products of whole steps."""
 _THREAD_WORK: Final = 1 << 22
@@ -55,6 +61,32 @@ def layers(name: str, states: int, has_lengths: bool, workspace: Callable[[], Si
     record = call(StepName(name), X, TupleRecord(operands), *([NumberedOperand(1 + states)] if has_lengths else []))
     effects = Effects(contiguous=tuple(range(1 + states)))
     return FusedKernel("{op} layers", record, effects=effects, workspace=workspace, packed=name, alone=True)
+
+
+class ByteRows(NamedTuple):
+    """A matrix whose rows are ``step (whole + middle)``, with int8 [rows, columns], and fp32 [rows] of the others."""
+
+    whole: Tensor
+    steps: Tensor
+    middles: Tensor
+
+
+def byte_rows(weight: Tensor) -> ByteRows | None:
+    """Return an fp32 matrix as bytes, where each row has a step of which its numbers are whole multiples, within their rounding; None otherwise.
+
+    Weights that were stored as bytes are such, whatever made them fp32.
+    """
+    ordered = weight.sort(1).values
+    gaps, largest = ordered.diff(dim=1), weight.abs().amax(1)
+    gaps = torch.where(gaps > largest.unsqueeze(1) * _SMALLEST_GAP, gaps, float("inf")).amin(1)
+    whole_steps = (largest / gaps).round()  # the gap of the step is not exact, its largest multiple is
+    steps = torch.where(whole_steps > 0, largest / whole_steps, 1.0)
+    numbers = (weight / steps.unsqueeze(1)).round()
+    least, most = numbers.amin(1), numbers.amax(1)
+    if not bool((((numbers * steps.unsqueeze(1) - weight).abs() <= _ROUNDING * weight.abs()).all() & (most - least <= 255)).all()):
+        return None
+    middles = torch.div(least + most + 1, 2, rounding_mode="floor")
+    return ByteRows((numbers - middles.unsqueeze(1)).to(torch.int8), steps, middles)
 
 
 class _Workspace(NamedTuple):
@@ -113,10 +145,10 @@ class PackedRecurrentNet:
         self._features = weights[0].shape[1]
         self._plans: dict[tuple[int, int], _SizePlan] = {}
         self._held = [tensor for unit in net.weights(weights) for tensor in self._pack(unit)]
-        self._units = order_of([tensor.data_ptr() for tensor in self._held])
+        self._units = order_of([0 if tensor is None else tensor.data_ptr() for tensor in self._held])
 
-    def _pack(self, weights: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the tiles of a unit's weights and biases, as `recurrent_loop.UNITS` has them."""
+    def _pack(self, weights: Weights) -> list[Tensor | None]:
+        """Return the tensors of a unit, as `recurrent_loop.UNITS` has them."""
         w, v, b, c = weights
         state_bias = torch.zeros(1)
         if self._mode == recurrent_loop.GRU:  # the third gate's share of the state is multiplied before it is added
@@ -125,7 +157,12 @@ class PackedRecurrentNet:
             state_bias = F.pad(own, (0, _padded(self._mode, self._net.hidden) - self._net.hidden))
         else:
             b = b + c
-        return self._tiles(w), self._tiles(v), self._tiles(b.unsqueeze(1)), state_bias
+        tiles, numbers = list[Tensor | None](), list[Tensor | None]()
+        for weight in (w, v):
+            on_grid = byte_rows(weight) if weight.numel() >= _LARGE else None
+            tiles.append(self._tiles(weight if on_grid is None else on_grid.whole))
+            numbers += [None, None] if on_grid is None else [self._tiles(on_grid.steps.unsqueeze(1)), self._tiles(on_grid.middles.unsqueeze(1))]
+        return [*tiles, self._tiles(b.unsqueeze(1)), state_bias, *numbers]
 
     def _tiles(self, weight: Tensor) -> Tensor:
         """Return a weight [gates hidden, inner] as tiles [tiles, inner, gates, lanes], with zeros behind the last unit."""

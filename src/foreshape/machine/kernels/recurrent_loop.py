@@ -14,7 +14,15 @@ import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from foreshape.machine.kernels.gate_tiles import add_product_of_four, add_product_of_one, add_product_of_two, gate_kernels
+from foreshape.machine.kernels.gate_tiles import (
+    add_byte_product_of_four,
+    add_byte_product_of_one,
+    add_byte_product_of_two,
+    add_product_of_four,
+    add_product_of_one,
+    add_product_of_two,
+    gate_kernels,
+)
 from foreshape.machine.kernels.instructions import exponential, floats, intrinsics, longs, with_names
 from foreshape.machine.kernels.word_loop import arrivals, arrive, thread_intrinsics, whole_number_of
 
@@ -26,8 +34,10 @@ LSTM, GRU, RNN_TANH, RNN_RELU = range(4)
 GATES: Final = {LSTM: 4, GRU: 3, RNN_TANH: 1, RNN_RELU: 1}
 LANES: Final = {LSTM: 16, GRU: 16, RNN_TANH: 64, RNN_RELU: 64}
 """The hidden units of a tile. It has these columns for each gate."""
-SCRATCH: Final = 4 * 64
-"""The fp32 numbers of scratch for each thread."""
+SCRATCH: Final = 2 * 4 * 64
+"""The fp32 numbers of scratch for each thread: gates of four rows, and products of these with bytes."""
+UNIT: Final = 8
+"""The numbers of a unit in UNITS."""
 _SPINS: Final = 4000
 """Turns of waiting before the thread lets others run."""
 MEETING, YIELDING, MODE, STEPS, BATCH, LAYERS, DIRECTIONS, HIDDEN, FEATURES = range(4, 13)
@@ -37,7 +47,8 @@ LENGTHS, FIRST_H, FIRST_C, LAST_H, LAST_C, ROWS, RESULT, EVEN, ODD, SHARES, STAT
 MEETING: int64 [24], zeros, for the arrivals of both teams and of all threads; 0 for one thread. YIELDING: of ``sched_yield``. LENGTHS: int64 [batch], or 0.
 FIRST_H, FIRST_C, LAST_H, LAST_C: fp32 [units, batch, hidden]. ROWS: [steps, batch, features]. RESULT: [steps, batch, directions hidden]. EVEN, ODD: the same,
 between layers. SHARES: the inputs' share of gates, [directions, tiles, steps batch, columns]. STATES: [directions, 2, batch, hidden]. TILES: [threads,
-`SCRATCH`]. UNITS: int64 [units, 4], the addresses of the tiles of both weights, of the bias, and of the state's share of the bias.
+`SCRATCH`]. UNITS: int64 [units, `UNIT`], the addresses of the tiles of both weights, of the bias, and of the state's share of the
+bias; then, of weights of bytes, of the steps and the middles of each column, [tiles, columns]: of the first weight, then of the second. 0 for fp32.
 """
 ORDER: Final = 26
 
@@ -87,18 +98,58 @@ def _plain_cell(s: Any, h: Any, y: Any, width: int, is_tanh: bool) -> None:
         y[j] = h[j]
 
 
-def _add_product(x: int, inner: int, weight: int, out: int, columns: int, rows: int) -> None:
+def _add_product(x: int, inner: int, weight: int, out: int, columns: int, rows: int, has_bytes: bool) -> None:
     """Add to out [rows, columns] the product of x [rows, inner] with a tile [inner, columns]."""
     r = 0
     while r < rows:
         block = 4 if r + 4 <= rows else 2 if r + 2 <= rows else 1
         place, into = x + 4 * r * inner, out + 4 * r * columns
-        if block == 4:
+        if has_bytes:
+            if block == 4:
+                add_byte_product_of_four(place, 4 * inner, weight, into, columns, inner)
+            elif block == 2:
+                add_byte_product_of_two(place, 4 * inner, weight, into, columns, inner)
+            else:
+                add_byte_product_of_one(place, 4 * inner, weight, into, columns, inner)
+        elif block == 4:
             add_product_of_four(place, 4 * inner, weight, into, columns, inner)
         elif block == 2:
             add_product_of_two(place, 4 * inner, weight, into, columns, inner)
         else:
             add_product_of_one(place, 4 * inner, weight, into, columns, inner)
+        r += block
+
+
+def _row_sum(x: Any, count: int) -> Any:
+    total = np.float32(0)
+    for j in range(count):
+        total += x[j]
+    return total
+
+
+def _add_tile(x: int, inner: int, weights: Any, tile: int, out: int, columns: int, rows: int, scratch: int) -> None:
+    """Add to out [rows, columns] the product of x [rows, inner] with a tile of a weight, whose numbers are fp32, or bytes: ``step (byte + middle)``.
+
+    Args:
+        weights: the addresses of the weight's tiles, steps and middles; the last two 0 for fp32.
+        scratch: four rows of columns.
+    """
+    weight, steps, middles = weights
+    if steps == 0:
+        _add_product(x, inner, weight + 4 * tile * inner * columns, out, columns, rows, False)
+        return
+    s, m, r = floats(steps + 4 * tile * columns), floats(middles + 4 * tile * columns), 0
+    while r < rows:
+        block = min(4, rows - r)
+        p = floats(scratch)
+        for j in range(block * columns):
+            p[j] = np.float32(0)
+        _add_product(x + 4 * r * inner, inner, weight + tile * inner * columns, scratch, columns, block, True)
+        for i in range(block):
+            total = _row_sum(floats(x + 4 * (r + i) * inner), inner)
+            p, z = floats(scratch + 4 * i * columns), floats(out + 4 * (r + i) * columns)
+            for j in range(columns):
+                z[j] += s[j] * (p[j] + m[j] * total)
         r += block
 
 
@@ -116,7 +167,8 @@ def _unit(o: Any, layer: int, d: int, member: int, members: int, scratch: int, m
     """Run a team's member through a direction of a layer; return the arrivals at the team's meeting."""
     mode, steps, batch, directions, hidden = o[MODE], o[STEPS], o[BATCH], o[DIRECTIONS], o[HIDDEN]
     unit, units = layer * directions + d, longs(o[UNITS])
-    weight, recurrent, bias, state_bias = units[4 * unit], units[4 * unit + 1], units[4 * unit + 2], units[4 * unit + 3]
+    u = UNIT * unit
+    weight, recurrent, bias, state_bias = (units[u], units[u + 4], units[u + 5]), (units[u + 1], units[u + 6], units[u + 7]), units[u + 2], units[u + 3]
     inner = o[FEATURES] if layer == 0 else directions * hidden
     source = o[ROWS] if layer == 0 else o[ODD] if layer % 2 == 0 else o[EVEN]
     target = o[RESULT] if layer == o[LAYERS] - 1 else o[EVEN] if layer % 2 == 0 else o[ODD]
@@ -131,7 +183,7 @@ def _unit(o: Any, layer: int, d: int, member: int, members: int, scratch: int, m
             z = floats(share + tile_bytes * r)
             for j in range(columns):
                 z[j] = b[j]
-        _add_product(source, inner, weight + tile_bytes * tile * inner, share, columns, rows)
+        _add_tile(source, inner, weight, tile, share, columns, rows, scratch + 1024)
     if mode == LSTM:
         for r in range(batch):
             x, z = floats(o[FIRST_C] + 4 * (unit * batch + r) * hidden), floats(cells + 4 * r * hidden)
@@ -156,7 +208,7 @@ def _unit(o: Any, layer: int, d: int, member: int, members: int, scratch: int, m
                     if mode == GRU:
                         for j in range(16):
                             z[32 + j] = own[j]
-                _add_product(before + 4 * r * hidden, hidden, recurrent + tile_bytes * tile * hidden, scratch, columns, block)
+                _add_tile(before + 4 * r * hidden, hidden, recurrent, tile, scratch, columns, block, scratch + 1024)
                 for i in range(block):
                     row, s = r + i, floats(scratch + tile_bytes * i)
                     place = 4 * (row * hidden + lanes * tile)
@@ -213,7 +265,10 @@ def compiled() -> int:
     names = {**globals(), **intrinsics(), **thread_intrinsics(), **gate_kernels(), "np": importlib.import_module("numpy")}
     for function in (exponential, _sigmoid, _tanh):
         names[function.__name__] = numba.njit(error_model="numpy", inline="always")(with_names(function, names))
-    for function in (_lstm_cell, _gru_cell, _plain_cell, _add_product, _meet, _unit):
+    for function in (_lstm_cell, _gru_cell, _plain_cell, _add_product):
+        names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
+    names["_row_sum"] = numba.njit(error_model="numpy", fastmath=True)(with_names(_row_sum, names))  # in any order
+    for function in (_add_tile, _meet, _unit):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
     signature, whole = types.void(types.CPointer(types.int64)), with_names(follow, names)
     try:
