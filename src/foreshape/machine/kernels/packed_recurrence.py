@@ -76,6 +76,8 @@ def byte_rows(weight: Tensor) -> ByteRows | None:
 
     Weights that were stored as bytes are such, whatever made them fp32.
     """
+    if len(weight) > 1 and byte_rows(weight[:1]) is None:  # of most other weights one row is enough
+        return None
     ordered = weight.sort(1).values
     gaps, largest = ordered.diff(dim=1), weight.abs().amax(1)
     gaps = torch.where(gaps > largest.unsqueeze(1) * _SMALLEST_GAP, gaps, float("inf")).amin(1)
