@@ -203,6 +203,14 @@ def frozen_range() -> list[Any]:
     return [layer.relu(layer.cast(sums, "float32") * (scale * _weight(5)) + _weight(5))]
 
 
+def frozen_recurrence() -> list[Any]:
+    x, states = layer.data("x", shape=["time", BATCH, 5]), [layer.data(name, shape=[1, BATCH, 4]) for name in ("h", "c")]
+    weights = [_weight(16, 5), _weight(16, 4), layer.concat([_weight(8), _weight(8)], 0), _weight(16)]
+    attrs = {"mode": "LSTM", "hidden_size": 4, "is_test": True}
+    out, _, _, _ = fs.default_main_program().global_block.apply("rnn", {"Input": x, "PreState": states, "WeightList": weights}, attrs)
+    return [out]
+
+
 def frozen_convolution() -> list[Any]:
     return [layer.relu(layer.batch_norm(layer.conv2d(_images(), 4, 3)))]
 
@@ -234,3 +242,5 @@ def frozen_direct() -> list[Any]:
 
 NEEDS_LIBRARY: Sequence[str] = ("frozen_attention", "frozen_normalization", "frozen_series")
 """Rewrites for oneDNN's own library alone."""
+NEEDS_NUMBA: Sequence[str] = ("frozen_recurrence",)
+"""Rewrites for loops in machine code alone."""

@@ -18,6 +18,7 @@ from foreshape.compiler.lowering.fusion.rewrite_order import Rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall
 from foreshape.language.program import Role
 from foreshape.machine.kernels.onednn_library import library
+from foreshape.machine.kernels.packed_recurrence import can_pack
 from foreshape.transforms.passes import for_test
 
 FOLDER = Path(__file__).parent / "rewrites"
@@ -58,6 +59,8 @@ def applied(rewrite: Rewrite, program: fs.Program, fetches: list[str], frozen: b
 def test_the_calls_before_and_after_a_rewrite(rewrite: Rewrite, update: bool) -> None:
     if rewrite.name in rewrite_cases.NEEDS_LIBRARY and library() is None:
         pytest.skip("oneDNN's library is not installed for this machine")
+    if rewrite.name in rewrite_cases.NEEDS_NUMBA and not can_pack():
+        pytest.skip("numba is not installed")
     fetches = [v.name for v in CASES[rewrite.name]()]
     frozen, program = rewrite.name.startswith("frozen"), fs.default_main_program()
     count, text = applied(rewrite, for_test(program) if frozen else program, fetches, frozen)

@@ -66,3 +66,23 @@ def test_it_is_as_onnxruntime_computes_it_and_rows_stay_independent(tmp_path: Pa
     beside = feed["x"].copy()
     beside[:, 1] *= 1000.0
     np.testing.assert_allclose(small.run({"x": beside})["yh"][:, 0], last[:, 0], rtol=1e-6)
+
+
+def test_a_clip_bounds_the_operands_of_activations_but_for_the_cell(tmp_path: Path) -> None:
+    clip, byte = 0.4, np.full((1, 1, 4), 255, "uint8")
+    scales = [np.full(1, 1 / 127, "float32"), np.array([128], "uint8")]
+    held = [
+        tensor("w0", byte),
+        tensor("r0", np.full((1, 1, 4), 128, "uint8")),
+        *(tensor(f"{kind}{at + 1}", part) for kind in "wr" for at, part in enumerate(scales)),
+    ]
+    op = node("DynamicQuantizeLSTM", "x w0 r0 _ _ _ _ _ w1 w2 r1 r2", "y yh yc", "com.microsoft", hidden_size=1, direction="forward", clip=clip)
+    outputs = [value(n, "float32", None) for n in ("y", "yh", "yc")]
+    net = opened(model(Graph([op], [value("x", "float32", ["time", 1, 1])], outputs, held), 14, domains=["com.microsoft"]), tmp_path)
+    results = net.run({"x": np.full((6, 1, 1), 5.0, "float32")})
+    gate, new, cell = 1.0 / (1.0 + np.exp(-clip)), np.tanh(clip), 0.0
+    for y in results["y"].reshape(-1):
+        cell = gate * cell + gate * new
+        np.testing.assert_allclose(y, gate * np.tanh(cell), rtol=1e-5)
+    assert cell > clip
+    np.testing.assert_allclose(results["yc"].reshape(-1), cell, rtol=1e-5)

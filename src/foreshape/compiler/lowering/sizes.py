@@ -167,7 +167,7 @@ def _shapes(operand: Any) -> Any:
     """Return the dims of an operand, or of each of several; None for an absent one."""
     if operand.__class__ is tuple or operand.__class__ is list:
         return tuple([None if x is None else x.shape for x in operand])
-    return operand.shape if isinstance(operand, torch.Tensor | Rows) else None
+    return None if operand is None else operand.shape
 
 
 def _specs(argument: Argument) -> Slot:

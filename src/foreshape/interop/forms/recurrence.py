@@ -39,6 +39,10 @@ _NUMBERS = {"LeakyRelu": (0.01, 0.0), "HardSigmoid": (0.2, 0.5), "ScaledTanh": (
 """Activations with alpha, and their alpha and beta where none are given."""
 
 
+_UNCLIPPED_CELL = "unclipped_cell"
+"""An attribute of ours, for an LSTM whose new cell goes unclipped into its activation, as onnxruntime's goes. The standard clips operands of activations."""
+
+
 _BETA = ("HardSigmoid", "Affine", "ScaledTanh")
 
 
@@ -89,7 +93,7 @@ def from_onnx_recurrent(c: Call) -> Any:
 def quantized_lstm(c: Call) -> Any:
     """Import an LSTM with weights of 8 bits, [directions, entries, gates]: by floats, since the input's rounding would mix the rows of a batch."""
     wide = [_wide_weights(c, index, scale) for index, scale in ((1, 8), (2, 10))]
-    return c.through("LSTM", [c.value(0), *wide, *(c.value(index) for index in range(3, 8))], 14, **c.node.attributes)
+    return c.through("LSTM", [c.value(0), *wide, *(c.value(index) for index in range(3, 8))], 14, **c.node.attributes, **{_UNCLIPPED_CELL: 1})
 
 
 def _wide_weights(c: Call, index: int, scale: int) -> OnnxConstant | Variable:
@@ -177,14 +181,15 @@ def _activations(c: Call, net: _Net) -> list[list[Activation]]:
     alphas, betas = iter(c.attribute("activation_alpha") or ()), iter(c.attribute("activation_beta") or ())
     names = {n.lower(): n for n in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", *_NUMBERS)}
     functions: list[Activation] = []
-    for activation in net.activations:
+    for number, activation in enumerate(net.activations):
         name = names.get(activation.lower())
         if name is None:
             raise Refused(f"the activation {activation[:60]}")
         alpha, beta = _NUMBERS.get(name, (0.0, 0.0))
         alpha = next(alphas, alpha) if name in _NUMBERS else alpha
         beta = next(betas, beta) if name in _BETA else beta
-        functions.append(_activation(c, name, float(alpha), float(beta), net.clip))
+        is_unclipped = number % 3 == 2 and c.attribute(_UNCLIPPED_CELL, 0)
+        functions.append(_activation(c, name, float(alpha), float(beta), None if is_unclipped else net.clip))
     count = len(functions) // net.directions
     if count != len(_DEFAULT[net.kind]) or count * net.directions != len(functions):
         raise Refused(f"{len(functions)} activations for {net.directions} directions")

@@ -80,3 +80,17 @@ class AttentionInSequences(ForwardOnly):
     heads: int
     causal: bool
     scale: float
+
+
+@data_class(frozen=True)
+class RecurrentLayers(ForwardOnly):
+    """Stacked recurrent layers over X0 [time, batch, features], from the states X1 on, with the weights X2, and the lengths X3 or none; without dropout.
+
+    Out0: of the last layer; Out2: the last states. The settings are those of `foreshape.machine.kernels.recurrent_net.RecurrentNet`.
+    """
+
+    operands: ClassVar[int] = 4
+    mode: str
+    layers: int
+    directions: int
+    hidden: int

@@ -1,4 +1,4 @@
-"""Threads for the instructions of `foreshape.machine.kernels.word_loop`.
+"""Threads for loops in machine code: `foreshape.machine.kernels.word_loop` and `foreshape.machine.kernels.recurrent_loop`.
 
 They are libgomp's, where it is the process's OpenMP: torch's own threads wait awake for some time behind each kernel, and others would have to wait for them.
 Elsewhere they are Python's.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -27,31 +28,46 @@ def run_together(table: Any, numbers: Any, count: int, threads: int) -> bool:
         threads: the most threads; one in a forked process.
     """
     meeting = np.zeros(8, np.int64)
-    order = np.zeros(word_loop.ORDER, np.int64)
-    order[4:10] = table.ctypes.data, numbers.ctypes.data, count, meeting.ctypes.data, 0, word_loop.yielding()
+    order = order_of([0, 0, 0, 0, table.ctypes.data, numbers.ctypes.data, count, meeting.ctypes.data, 0, word_loop.yielding(), 0])
+    return not follow_together(word_loop.compiled(), order, threads)[-1]
+
+
+def order_of(numbers: Sequence[int]) -> Any:
+    """Return whole numbers as an order of `follow_together`."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+def follow_together(function: int, order: Any, threads: int) -> Any:
+    """Run a function in machine code on so many threads, one in a forked process; return the order as the first thread leaves it.
+
+    Args:
+        function: the address of a function of the address of an order.
+        order: as `order_of` gives it. Its first four numbers are written here: the addresses of functions to a thread's number and to the number of threads;
+            or 0 and 0 and then the two numbers themselves.
+        threads: the most threads.
+    """
     if threads == 1 or forked():
-        order[2:4] = 0, 1
-        _function()(order.ctypes.data)
+        order[0], order[2], order[3] = 0, 0, 1
+        _callable(function)(ctypes.addressof(order))
     elif (openmp := _openmp()) is not None:
         parallel, order[0], order[1] = openmp
-        parallel(word_loop.compiled(), order.ctypes.data, threads, 0)
+        parallel(function, ctypes.addressof(order), threads, 0)
     else:
-        orders = np.tile(order, (threads, 1))
-        orders[:, 2], orders[:, 3] = np.arange(threads), threads
-        helpers = [threading.Thread(target=_function(), args=(part.ctypes.data,)) for part in orders[1:]]
+        orders = [order_of([0, 0, thread, threads, *order[4:]]) for thread in range(threads)]
+        helpers = [threading.Thread(target=_callable(function), args=(ctypes.addressof(part),)) for part in orders[1:]]
         for helper in helpers:
             helper.start()
-        _function()(orders[0].ctypes.data)
+        _callable(function)(ctypes.addressof(orders[0]))
         for helper in helpers:
             helper.join()
         order = orders[0]
-    return not order[-1]
+    return order
 
 
 @cache
-def _function() -> Any:
-    """Return `word_loop.follow` in machine code; other Python threads run beside it."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(word_loop.compiled())
+def _callable(function: int) -> Any:
+    """Return a function in machine code by its address; other Python threads run beside it."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)
 
 
 @cache

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 from foreshape.core.values.openmp import loading_openmp
@@ -42,6 +43,8 @@ DIMS = 12
 """So many dims has a tensor of the library at most."""
 _SMALL = 4 << 20
 """The most bytes that one thread reorders alone: on a busy machine a call waits for other threads each time."""
+_FEW = 64
+"""So many elements take a reference kernel no longer than a call."""
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 41, 51, 52, 80
 """Names of the operands and results of a primitive."""
 SEVERAL, ADDED = 1024, 1 << 15 | OTHER
@@ -329,8 +332,10 @@ class Library:
         """Return the description of a product of matrices."""
         return self._described("matmul", source, weights, bias, result, after)
 
-    def quick(self, description: Handle) -> Handle:
-        """Return the description. Refuse reference kernels, which take a hundred times as long."""
+    def quick(self, description: Handle, dims: Sequence[int] | None = None) -> Handle:
+        """Return the description. Refuse reference kernels, which take a hundred times as long for each number; of few ``dims`` they do as well."""
+        if dims is not None and prod(dims) <= _FEW:
+            return description
         name = self.implementation(description)
         if name.startswith("ref"):
             raise Unimplemented(f"oneDNN: only {name} computes this")
@@ -338,13 +343,13 @@ class Library:
 
     def binary(self, kind: str, x: Memory, y: Memory, result: Memory, after: After) -> Handle:
         """Return the description of a sum or a product of elements; where y has a dim of 1 it is broadcast."""
-        return self.quick(self._described("binary", c_int(BINARY[kind]), x, y, result, after))
+        return self.quick(self._described("binary", c_int(BINARY[kind]), x, y, result, after), result.dims)
 
     def elementwise(self, function: Function, source: Memory, after: After) -> Handle:
         """Return the description of a function of each element."""
         name, first, second = function
         arguments = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), source, source, c_float(first), c_float(second))
-        return self.quick(self._described("eltwise_forward", *arguments, after))
+        return self.quick(self._described("eltwise_forward", *arguments, after), source.dims)
 
     def pooling(
         self, kind: str, source: Memory, result: Memory, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],

@@ -53,12 +53,12 @@ _SPINS: Final = 4000
 
 
 def doubles(address: int) -> Any:
-    """Return the fp64 numbers at an address. (In machine code; see `_further_intrinsics`.)"""
+    """Return the fp64 numbers at an address. (In machine code; see `thread_intrinsics`.)"""
     raise NotImplementedError
 
 
 def small_numbers(address: int) -> Any:
-    """Return the whole numbers of 8 bits at an address, with a sign. (In machine code; see `_further_intrinsics`.)"""
+    """Return the whole numbers of 8 bits at an address, with a sign. (In machine code; see `thread_intrinsics`.)"""
     raise NotImplementedError
 
 
@@ -477,7 +477,7 @@ def follow(order: Any) -> None:
         order[10] = refused
 
 
-def _further_intrinsics() -> dict[str, Any]:
+def thread_intrinsics() -> dict[str, Any]:
     """Return the functions for bytes and for meetings of threads, unknown to numba."""
     types = importlib.import_module("numba.core.types")
     intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
@@ -545,7 +545,7 @@ def compiled() -> int:
     """Return the address of `follow` in machine code; kept on disk between processes if possible."""
     numba = importlib.import_module("numba")
     types = numba.types
-    names = {**globals(), **intrinsics(), **_further_intrinsics(), **tile_kernels(), "np": importlib.import_module("numpy")}
+    names = {**globals(), **intrinsics(), **thread_intrinsics(), **tile_kernels(), "np": importlib.import_module("numpy")}
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
     for function in (_dot, _total, _spread):  # sums in any order, the same for each row

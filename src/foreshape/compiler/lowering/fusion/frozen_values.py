@@ -36,6 +36,7 @@ ROUNDS = 8
         "frozen_linear": "takes weights and numbers made of constants into its kernel",
         "frozen_convolution": "takes filters and numbers made of constants into its kernel",
         "frozen_normalization": "takes the numbers of constants into its kernel",
+        "frozen_recurrence": "takes weights made of constants into its kernel",
         "frozen_rounding": "takes the numbers of constants into its kernel",
     },
 )
@@ -55,7 +56,7 @@ def apply(graph: Graph) -> int:
         return 0
     inputs = list(dict.fromkeys(v for i in calls.values() for v in i.reads() if v.persistable))
     names = tuple(map(repr, values))
-    name = graph.pack("constants", inputs, MOST - room, partial(_constants_of, tuple(calls.values()), tuple(map(repr, inputs)), names))
+    name = graph.pack("constants", inputs, MOST - room, partial(constants_of, tuple(calls.values()), tuple(map(repr, inputs)), names))
     places = {value: index for index, value in enumerate(values)}
     new: dict[KernelCall, Sequence[KernelCall]] = {}
     for i in calls.values():
@@ -91,7 +92,7 @@ def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict
     constants: set[Value] = set()
     room = MEANWHILE
     for i in [i for place in graph.places for i in place]:
-        values = _results(graph, i) if id(i) not in without else []
+        values = constant_results(graph, i) if id(i) not in without else []
         if values and _bytes(values) <= room and all(v in constants or graph.is_frozen(v) for v in i.reads()):
             room -= _bytes(values)
             calls[id(i)] = i
@@ -100,7 +101,7 @@ def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict
     return calls, results
 
 
-def _results(graph: Graph, i: KernelCall) -> list[Value]:
+def constant_results(graph: Graph, i: KernelCall) -> list[Value]:
     """Return the first result of an instruction, or its parts, if they are dense tensors of known dims and there are no other effects."""
     operator = i.op.operator
     if operator is None or operator.random or operator.side_effects or (isinstance(i, FusedCall) and not i.effects.outlives):
@@ -126,8 +127,15 @@ def _is_known(graph: Graph, value: Value) -> bool:
     return all(isinstance(d, int) for d in spec.known_dims) and not any(value in r.writes() for r in graph.readers(value))
 
 
-def _constants_of(calls: Sequence[KernelCall], names: Sequence[str], result_names: Sequence[str], *tensors: Any) -> list[Any]:
-    """Return the kept values, each contiguous."""
+def constants_of(calls: Sequence[KernelCall], names: Sequence[str], result_names: Sequence[str], *tensors: Any) -> list[Any]:
+    """Return kept values, each contiguous.
+
+    Args:
+        calls: in their order.
+        names: of the persistables ``tensors``, as a step writes them.
+        result_names: of the values.
+        tensors: of these names.
+    """
     values = dict(zip(names, tensors, strict=True))
     for i in calls:
         try:

@@ -15,6 +15,7 @@ from foreshape.errors import ExecutionError
 from foreshape.language.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import require, require_equal, require_rank
 from foreshape.language.operator.samples import SampleTensor, f32, i32, reject, sample
+from foreshape.language.operator.sequence_computations import RecurrentLayers
 from foreshape.language.operator.traits import WHOLE, ShardingRule
 from foreshape.language.ops.rules.ragged_rules import sequences
 from foreshape.language.ops.tensor.random import generator_for
@@ -124,6 +125,10 @@ class Rnn(RecurrentNetworkBase):
             _require_dims(SequenceLength, (batch,), f"SequenceLength must be [{batch}], one number for each sequence", "SequenceLength")
         net, token = self._net(), tensor(UINT8)
         return Input.dense((time, batch, net.directions * net.hidden)), token, (Input.dense(dims),) * states, token
+
+    def computes(self) -> RecurrentLayers | None:
+        net = self._net()
+        return None if net.drops else RecurrentLayers(net.mode, net.layers, net.directions, net.hidden)
 
     def sharding_rule(self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None) -> ShardingRule | None:
         batch = (WHOLE, "batch", WHOLE)
