@@ -87,6 +87,7 @@ class ServeOptions:
     weights: Literal["int8", "int4"] | None
     quiet: bool
     row_scales: bool
+    shared_prefixes: bool
 
 
 def refuse(option: str, scope: str, seen: str) -> NoReturn:

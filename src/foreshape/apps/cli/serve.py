@@ -56,6 +56,13 @@ def serve(
         Literal["int8", "int4"] | None,
         typer.Option("--weights", help="The weights of language models, packed in 8 or 4 bits as they are read."),
     ] = None,
+    shared_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--shared-prefixes/--no-shared-prefixes",
+            help="Texts of a language model that begin with the same words compute them once. Times tell a client that another began so.",
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     row_scales: EmbedderRowScales = False,
     operators: Operators = None,
@@ -65,7 +72,9 @@ def serve(
     from foreshape.apps.cli.command_options import ServeOptions
     from foreshape.apps.cli.user_operators import import_operators
 
-    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, weights, quiet, row_scales)
+    options = ServeOptions(
+        port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, weights, quiet, row_scales, shared_prefixes
+    )
     with plain_errors():
         import_operators(operators)
         _run(models, options)
@@ -105,7 +114,7 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
             print_plain(text)
 
     networks = Networks(options.threads, bounded=options.memory is not None, device=options.device, precision=options.precision)
-    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights)
+    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights, None if options.shared_prefixes else False)
     kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)
