@@ -117,6 +117,19 @@ def test_rows_kept_by_a_writer_are_gone_after_another_use_of_the_model(llama: fs
         assert writer.add(prompt, most=1) and not writer.run() and writer.shared == len(prompt) - 1
 
 
+def test_a_text_whose_rows_another_use_took_ends_by_an_error(llama: fs.LanguageModel, own: fs.LanguageModel) -> None:
+    writer = fs.TextWriter(llama)
+    text = writer.add([*SYSTEM, 1], most=9)
+    writer.step()
+    fs.generate(llama, [SYSTEM], 2)
+    with pytest.raises(fs.ExecutionError, match="run for somebody else while this text was written"):
+        writer.step()
+    assert text.reason == "error" and not writer.busy
+    later = writer.add([*SYSTEM, 1], most=3)
+    writer.run()
+    assert later.shared == 0 and later.words == alone(own, [*SYSTEM, 1], 3)
+
+
 def test_many_texts_in_any_order_are_written_as_alone() -> None:
     """Random prompts of a few families, more than places, with draws, beams, stops and dropped texts."""
     draw, model = random.Random(1), fs.language_model(DATA / "qwen2", users=4, generation_config={})

@@ -141,6 +141,11 @@ class CachePlaces:
         while self._former:
             self._drop(self._former[0])
 
+    @property
+    def disturbed(self) -> bool:
+        """Tell whether the network was run for somebody else while texts were running here: their rows may be others' now."""
+        return bool(self.running) and self._runs != self._model.runs
+
     def ran(self) -> None:
         """Note a run for the running texts."""
         self._runs = self._model.runs

@@ -15,7 +15,7 @@ from foreshape.apps.generation.text_settings import MOST, TextChoices, TextSetti
 from foreshape.apps.generation.writing import Writing
 from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.errors import FeedError, SchemaError, whole
+from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 
 _Text = TypeVar("_Text", bound=Writing)
 
@@ -166,6 +166,10 @@ class TextWriter:
 
     def _advance(self) -> list[Writing]:
         """Run the network once, let each text go on by a word, and return the texts at their ends. An error of a text ends it alone."""
+        if self._places.disturbed:
+            for writing in self._running:
+                writing.fail(ExecutionError("the network was run for somebody else while this text was written: its rows in the cache may be others' now"))
+            return self._leave_ended()
         self._admit()
         if not self._running:
             return []
@@ -192,6 +196,10 @@ class TextWriter:
                 lines = [places.index(place) for place in writing.places if not place.waiting and place in places]
                 if lines:
                     _attempt(writing, lambda text, lines=lines: self._go_on(text, scores[lines]))
+        return self._leave_ended()
+
+    def _leave_ended(self) -> list[Writing]:
+        """Free the places of texts at their ends, and return them."""
         ended = [w for w in self._running if w.done]
         if ended:
             self._running = [w for w in self._running if not w.done]

@@ -124,7 +124,7 @@ def evaluate(
 
     With a `LanguageModel` the data are texts, lists of the numbers of words. Its perplexity is exp of the mean over all words but each text's first one of
     -log p(word | words before in its window). The first window has the first ``context`` words of a text. Each next one begins ``stride`` words
-    later, and predicts the words that no window before it has.
+    later, and predicts the words that no window before it has. The model's cache is used: no text may be written by it meanwhile.
 
     Examples:
         >>> fs.evaluate({"loss": loss, "accuracy": accuracy}, data)
