@@ -53,7 +53,7 @@ def streamed(server: BackgroundServer, path: str, **fields: Any) -> list[Any]:
     return [c for p in parts for c in json.loads(p.removeprefix("data: "))["choices"]]
 
 
-def expected(count: int, best: int) -> list[fs.apps.generation.WordChoice]:
+def expected(count: int, best: int) -> list[fs.WordChoice]:
     return fs.generate(fs.language_model(LLAMA), [PROMPT], count, logprobs=best)[0]
 
 
