@@ -11,6 +11,7 @@ from foreshape.apps.forecast import Forecast as Forecast
 from foreshape.apps.forecast import forecast as forecast
 from foreshape.apps.generation import LanguageModel as LanguageModel
 from foreshape.apps.generation import TextWriter as TextWriter
+from foreshape.apps.generation import WordChoice as WordChoice
 from foreshape.apps.generation import Writing as Writing
 from foreshape.apps.generation import generate as generate
 from foreshape.apps.generation import language_model as language_model

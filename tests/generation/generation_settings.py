@@ -90,7 +90,8 @@ def main() -> None:
         row: Any = torch.tensor(scores())[None]
         changed = module._get_logits_processor(config, 1)(torch.zeros(1, 1, dtype=torch.int64), row)
         draws[name] = [round(float(p), 4) for p in changed.softmax(-1)[0]]
-    FILE.write_text(json.dumps({"texts": texts, "draws": draws}) + "\n")
+    names = sorted(vars(transformers.GenerationConfig()))
+    FILE.write_text(json.dumps({"texts": texts, "draws": draws, "names": names}) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from support.some import each
 
 import foreshape as fs
 from foreshape.apps.generation.choice import draw
-from foreshape.apps.generation.text_settings import TextSettings, settings_of
+from foreshape.apps.generation.text_settings import _OTHERS, _WITHOUT_EFFECT, TextSettings, settings_of
 
 KNOWN = json.loads(told.FILE.read_text())
 
@@ -115,13 +115,29 @@ def test_settings_without_a_form_are_refused_by_name(folder: Path, settings: dic
     fs.language_model(folder, generation_config={})
 
 
+@pytest.mark.parametrize("name", KNOWN["names"])
+def test_no_setting_of_transformers_is_passed_over(name: str) -> None:
+    """A senseless value is refused or told of, but where a setting has no effect on words: so the name is read."""
+    strange = {"do_sample": True, name: object()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if name in _OTHERS:
+            with pytest.raises(fs.ForeshapeWarning, match=f"without {name}"):
+                settings_of(strange, "generation_config.json")
+        elif name in _WITHOUT_EFFECT or name.startswith("_"):
+            assert settings_of(strange, "generation_config.json") == settings_of({"do_sample": True}, "generation_config.json")
+        else:
+            with pytest.raises((fs.SchemaError, fs.FormatError), match=r"^generation_config\.json|^do_sample"):
+                settings_of(strange, "generation_config.json")
+
+
 def test_settings_that_change_no_word_are_told_or_need_no_word(folder: Path):
     config(folder, use_cache=True, cache_implementation="hybrid", pad_token_id=3, output_scores=False, guidance_scale=1.0, num_beam_groups=1, top_h=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fs.language_model(folder)
-    config(folder, max_time=3.0, num_return_sequences=2, chat_format="chatml")
-    with pytest.warns(fs.ForeshapeWarning, match="without max_time, num_return_sequences, chat_format"):
+    config(folder, max_time=3.0, num_return_sequences=2, cache_implementation="quantized", chat_format="chatml", use_new=True, presence_penalty=1.0)
+    with pytest.warns(fs.ForeshapeWarning, match="without max_time, num_return_sequences, cache_implementation, chat_format, use_new, presence_penalty"):
         fs.language_model(folder)
     (folder / "generation_config.json").write_text("[]")
     with pytest.raises(fs.FormatError, match="must hold an object"):

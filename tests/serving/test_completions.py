@@ -74,7 +74,7 @@ def chosen(events: list[Any], index: int = 0) -> tuple[str, str]:
 def test_completions_are_the_texts_of_the_words(server: BackgroundServer) -> None:
     answer = post(server, COMPLETIONS, prompt=PROMPT, user="someone", metadata={"a": "b"}, store=True, seed=-1).json
     assert DECODE(WORDS) == TEXT and answer["choices"] == [{"index": 0, "text": TEXT, "logprobs": None, "finish_reason": "length"}]
-    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21}
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21, "prompt_tokens_details": {"cached_tokens": 0}}
     assert answer["object"] == "text_completion" and answer["id"].startswith("cmpl-") and answer["model"] == "llama" and answer["created"] > 1e9
     assert post(server, COMPLETIONS, prompt=DECODE(PROMPT)).json["choices"] == answer["choices"]
     echoed = post(server, COMPLETIONS, prompt=[DECODE(PROMPT), "ab"], echo=True, max_tokens=4, n=2).json["choices"]
@@ -100,7 +100,8 @@ def test_chats_are_written_behind_the_template(server: BackgroundServer) -> None
     text, reason = expected["choices"][0]["text"], expected["choices"][0]["finish_reason"]
     message = {"role": "assistant", "content": text, "refusal": None}
     assert answer["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}]
-    assert answer["usage"] == expected["usage"] and answer["object"] == "chat.completion" and answer["id"].startswith("chatcmpl-")
+    shared = {"prompt_tokens_details": {"cached_tokens": answer["usage"]["prompt_tokens"] - 1}}  # the same prompt was just written behind
+    assert answer["usage"] == expected["usage"] | shared and answer["object"] == "chat.completion" and answer["id"].startswith("chatcmpl-")
     events = events_of(post(server, CHAT, messages=messages, max_tokens=8, stream=True))
     assert chosen(events) == (text, reason) and events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert events[-1]["choices"][0]["delta"] == {} and {e["object"] for e in events} == {"chat.completion.chunk"}
@@ -188,8 +189,9 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"messages": HI, "max_completion_tokens": 0}, "max_completion_tokens", "at least 1"),
     (CHAT, {"messages": HI, "tools": [{"type": "function"}]}, "tools", "not supported"),
     (CHAT, {"messages": HI, "response_format": {"type": "json_object"}}, "response_format", "not supported"),
-    (CHAT, {"messages": HI, "logprobs": True}, "logprobs", "null or false"),
-    (CHAT, {"messages": HI, "top_logprobs": 2}, "top_logprobs", "null or 0"),
+    (CHAT, {"messages": HI, "logprobs": 1}, "logprobs", "true or false"),
+    (CHAT, {"messages": HI, "top_logprobs": 2}, "top_logprobs", "with logprobs true alone"),
+    (CHAT, {"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20; seen 21"),
     (CHAT, {"messages": HI, "reasoning_effort": "high"}, "reasoning_effort", "unknown field"),
     (CHAT, {"messages": HI, "prompt": "a"}, "prompt", "unknown field"),
     (COMPLETIONS, {}, "prompt", "prompt is missing"),
@@ -201,12 +203,20 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (COMPLETIONS, {"prompt": [-1]}, "prompt", "from 0 to 39"),
     (COMPLETIONS, {"prompt": [10**400]}, "prompt", "from 0 to 39"),
     (COMPLETIONS, {"prompt": ["a"] * 40, "n": 2}, "prompt", "64 texts"),
-    (COMPLETIONS, {"prompt": "a", "logprobs": 0}, "logprobs", "not supported"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs", "from 0 to 20; seen True"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": -1}, "logprobs", "from 0 to 20"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": 1, "echo": True}, "logprobs", "not supported with echo"),
     (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
     (COMPLETIONS, {"prompt": "a", "best_of": 3}, "best_of", "not supported"),
-    (COMPLETIONS, {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "null or 0"),
-    (COMPLETIONS, {"prompt": "a", "frequency_penalty": -1}, "frequency_penalty", "null or 0"),
-    (COMPLETIONS, {"prompt": "a", "logit_bias": {"3": 1}}, "logit_bias", "null or {}"),
+    (COMPLETIONS, {"prompt": "a", "presence_penalty": 2.5}, "presence_penalty", "from -2 to 2"),
+    (COMPLETIONS, {"prompt": "a", "frequency_penalty": "x"}, "frequency_penalty", "must be a number"),
+    (COMPLETIONS, {"prompt": "a", "min_tokens": -1}, "min_tokens", "at least 0"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"3": 101}}, "logit_bias", "from -100 to 100; seen 3: 101"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"-1": 1}}, "logit_bias", "seen -1"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"40": 1}}, "logit_bias", "from 0 to 39"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {"b": 1}}, "logit_bias", "key must be a whole number; seen a text"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": [1]}, "logit_bias", "a JSON object"),
+    (COMPLETIONS, {"prompt": "a", "logit_bias": {str(k): 1 for k in range(1025)}}, "logit_bias", "1,024 words"),
     (COMPLETIONS, {"prompt": "a", "n": 9}, "n", "from 1 to 8"),
     (COMPLETIONS, {"prompt": "a", "n": 10**400}, "n", "1329 bits"),
     (COMPLETIONS, {"prompt": "a", "max_tokens": 1.5}, "max_tokens", "must be a whole number"),
@@ -247,7 +257,7 @@ def test_neutral_values_pass(server: BackgroundServer) -> None:
 def test_any_value_in_any_field_is_answered_in_words(server: BackgroundServer) -> None:
     values: list[Any] = [0, 1, -1, 3, 1 << 63, 10**400, 0.5, 1e308, True, False, None, "", "a", "\u0000", "é" * 300, [], [[]], ["a"], [0], {}, {"a": 1}, [None]]
     names = "model prompt messages n max_tokens max_completion_tokens temperature top_p top_k min_p repetition_penalty seed stop stream stream_options echo"
-    names += " presence_penalty logit_bias logprobs suffix best_of tools user metadata response_format x"
+    names += " presence_penalty frequency_penalty logit_bias logprobs top_logprobs min_tokens suffix best_of tools user metadata response_format x"
     draw, seen = random.Random(0), set[int]()
     for _ in range(300):
         path = draw.choice([CHAT, COMPLETIONS])
@@ -337,6 +347,8 @@ def test_openai_client_asks_for_texts(server: BackgroundServer) -> None:
     chat = client.chat.completions.create(model="llama", messages=HI, max_completion_tokens=8)
     parts = list(client.chat.completions.create(model="llama", messages=HI, max_tokens=8, stream=True, stream_options={"include_usage": True}))
     assert "".join(p.choices[0].delta.content or "" for p in parts[:-1]) == chat.choices[0].message.content and parts[-1].usage == chat.usage
-    with pytest.raises(openai.BadRequestError, match="logprobs is not supported") as raised:
-        client.chat.completions.create(model="llama", messages=HI, logprobs=True)
-    assert raised.value.param == "logprobs" and raised.value.code == "unsupported_parameter"
+    told = client.chat.completions.create(model="llama", messages=HI, max_tokens=3, logprobs=True, top_logprobs=2).choices[0].logprobs
+    assert [len(t.top_logprobs) for t in told.content] == [2, 2, 2]
+    with pytest.raises(openai.BadRequestError, match="suffix is not supported") as raised:
+        client.completions.create(model="llama", prompt="a", suffix="b")
+    assert raised.value.param == "suffix" and raised.value.code == "unsupported_parameter"

@@ -41,13 +41,18 @@ class Expired(ExecutionError):
 
 
 class Batch(NamedTuple):
-    """A batch after its run: its requests, examples and seconds; its ragged rows, and the seconds of each request's waiting."""
+    """A batch after its run: its requests, examples and seconds; its ragged rows, and the seconds of each request's waiting.
+
+    Attributes:
+        shared: the rows of texts taken from a cache, beside the computed ``rows``.
+    """
 
     requests: int
     examples: int
     seconds: float
     rows: int = 0
     waited: Sequence[float] = ()
+    shared: int = 0
 
 
 class Joining(Protocol):

@@ -89,6 +89,7 @@ class ServeOptions:
     mask: str
     quiet: bool
     row_scales: bool
+    shared_prefixes: bool
 
 
 def refuse(option: str, scope: str, seen: str) -> NoReturn:

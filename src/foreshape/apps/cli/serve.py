@@ -65,6 +65,13 @@ def serve(
         ),
     ] = "never",
     mask: Annotated[str, typer.Option("--mask", metavar="NAME", help="With --ragged: the input with the mask of padded texts.")] = "attention_mask",
+    shared_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--shared-prefixes/--no-shared-prefixes",
+            help="Texts of a language model that begin with the same words compute them once. Times tell a client that another began so.",
+        ),
+    ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     row_scales: EmbedderRowScales = False,
     operators: Operators = None,
@@ -77,7 +84,25 @@ def serve(
     if mask != "attention_mask" and ragged == "never":
         refuse("--mask", "networks of padded texts", "--ragged is not there")
     options = ServeOptions(
-        port, host, batch, memory, body, seconds, queue, connections, threads, users, context, device, precision, weights, ragged, mask, quiet, row_scales
+        port,
+        host,
+        batch,
+        memory,
+        body,
+        seconds,
+        queue,
+        connections,
+        threads,
+        users,
+        context,
+        device,
+        precision,
+        weights,
+        ragged,
+        mask,
+        quiet,
+        row_scales,
+        shared_prefixes,
     )
     with plain_errors():
         import_operators(operators)
@@ -125,7 +150,7 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         ragged=options.ragged,
         mask=options.mask,
     )
-    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights)
+    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights, None if options.shared_prefixes else False)
     kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)

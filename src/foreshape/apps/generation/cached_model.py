@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from foreshape.apps.generation.decoder_source import DecoderOrigin
 from foreshape.apps.generation.gguf_saving import save_gguf
 from foreshape.apps.generation.packed_weights import PackedValues, Weights, packed_network
+from foreshape.apps.generation.prefix_proof import prefix_obstacle
 from foreshape.apps.generation.text_settings import TextSettings, whole_between
 from foreshape.apps.generation.word_step import MOST_ROWS, NoWordStep, WordStep
 from foreshape.compiler.memory import Plan
@@ -41,6 +42,9 @@ class LanguageModel:
         end: the numbers of words at the end of a text.
         settings: of texts, where a call says nothing else; ``end`` is a part of them.
         threads, memory_limit, device: as for `Executor`. The weights and the cache move to the device; words are chosen on the host.
+
+    Attributes:
+        runs: the number of runs so far: rows that a writer has kept are its own while nobody else has run the network.
 
     Raises:
         SchemaError: the network has no cache, or its inputs are others. ShapeError: other dims than these.
@@ -79,10 +83,11 @@ class LanguageModel:
         self.settings = (TextSettings() if settings is None else settings).but({"ends": end})
         if (wrong := next((w for w in self.settings.named_words if not 0 <= w < self.vocabulary), None)) is not None:
             raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
-        self.executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
         self.origin: DecoderOrigin | None = None
-        self._kept: list[Tensor] = []
         self._threads, self._memory_limit, self._device = threads, memory_limit, device
+        self.executor = self.new_executor()
+        self.runs = 0
+        self._kept: list[Tensor] = []
         self._step: WordStep | None = None
         self._step_version = -1
         self._step_lock = threading.Lock()
@@ -167,8 +172,8 @@ class LanguageModel:
         Raises:
             ExecutionError: a place out of range, or a text too long. MemoryPlanError: as for `Executor`.
         """
-        if not self._kept:
-            self._make_cache()
+        self.make_cache()
+        self.runs += 1
         if len(rows) <= MOST_ROWS and all(len(row) == 1 for row in rows) and rows:
             step = self._word_step()
             scores = None if step is None else step.run([row[0] for row in rows], slots, held)
@@ -201,28 +206,51 @@ class LanguageModel:
         except NoWordStep:
             return None
 
-    def clear_rows(self, place: int, count: int) -> None:
-        """Set the first words of a place to zero: a NaN in hidden rows would reach the next text there.
+    @cached_property
+    def prefix_obstacle(self) -> str | None:
+        """Return the reason why texts cannot share the cached rows of equal first words; None if they can.
+
+        It is proven from the network: keys and values follow from the words up to their own, and there is no other state.
+        """
+        return prefix_obstacle(self.words, self.cache)
+
+    def clear_rows(self, place: int, count: int, first: int = 0) -> None:
+        """Set words of a place to zero: a NaN in hidden rows would reach the next text there.
 
         Args:
             place: its number, in ``[0, users)``.
             count: the number of words.
+            first: the words at the beginning to be left.
         """
         with torch.inference_mode():
             for tensor in self._kept:
-                tensor[place, :count].zero_()
+                tensor[place, first:count].zero_()
 
-    def copy_rows(self, origin: int, to: int, count: int) -> None:
-        """Copy the first words of a text from one place of the cache to another.
+    def copy_rows(self, origin: int, to: int, count: int, first: int = 0) -> None:
+        """Copy words of a text from one place of the cache to another.
 
         Args:
             origin: the number of the place to copy from, in ``[0, users)``.
             to: the number of the place to copy to.
             count: the number of words.
+            first: the words at the beginning to be left as they are.
         """
         with torch.inference_mode():
             for tensor in self._kept:
-                tensor[to, :count].copy_(tensor[origin, :count])
+                tensor[to, first:count].copy_(tensor[origin, first:count])
+
+    def swap_rows(self, first: int, second: int, count: int) -> None:
+        """Exchange the first words of two places of the cache.
+
+        Args:
+            first, second: their numbers, in ``[0, users)``.
+            count: the number of words.
+        """
+        with torch.inference_mode():
+            for tensor in self._kept:
+                former = tensor[first, :count].clone()
+                tensor[first, :count].copy_(tensor[second, :count])
+                tensor[second, :count].copy_(former)
 
     def reorder(self, places: Sequence[int], origins: Sequence[int], count: int) -> None:
         """Give places of the cache the first words of others, all as they were before.
@@ -239,8 +267,18 @@ class LanguageModel:
                 for tensor in self._kept:
                     tensor[target, :count] = tensor[origin, :count]
 
-    def _make_cache(self) -> None:
-        """Make the values of the cache: zeros, since hidden rows are multiplied by weights of zero."""
+    def new_executor(self) -> Executor:
+        """Return another executor like the model's own, for another program with its weights."""
+        return Executor(self._device, threads=self._threads, memory_limit=self._memory_limit, frozen=True)
+
+    def make_cache(self) -> None:
+        """Make the values of the cache, if there are none: zeros, since hidden rows are multiplied by weights of zero.
+
+        Raises:
+            ExecutionError: there is no memory for it.
+        """
+        if self._kept:
+            return
         size = self.users * self.context * self.word_bytes
         try:
             with torch.inference_mode():

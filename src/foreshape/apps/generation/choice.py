@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from foreshape.apps.generation.text_settings import TextSettings
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError
+
+
+class WordChoice(NamedTuple):
+    """A written word with its logarithmic probability, by the network's own scores: before penalties, biases, the temperature and other settings.
+
+    Attributes:
+        word: its number.
+        logprob: in nats; -inf for a score of -inf.
+        best: the words with the best scores and their logarithmic probabilities, the best one first.
+    """
+
+    word: int
+    logprob: float
+    best: tuple[tuple[int, float], ...]
+
+
+def word_choice(scores: Tensor, word: int, count: int) -> WordChoice:
+    """Return a chosen word with its logarithmic probability, and so many of the best words.
+
+    Args:
+        scores: ``[vocabulary]``, as of the network.
+    """
+    logs = scores.float().log_softmax(-1)
+    best: Any = logs.topk(min(count, logs.shape[0]))
+    return WordChoice(word, float(logs[word]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
 
 
 def best_of(score: float, word: int) -> int:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
-from foreshape.apps.generation.text_settings import TextSettings
+import numpy
+
+from foreshape.apps.generation.text_settings import ScoreProcessor, TextSettings
+from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.errors import ExecutionError
 
 _NONE = -math.inf
 
@@ -20,6 +26,8 @@ def changed_scores(scores: Tensor, settings: TextSettings, prompt: list[int], wo
     """
     s, text, count = settings, prompt + words, len(words)
     scores = scores.clone()
+    for word, number in s.logit_bias:
+        scores[word] += number
     for sequence, number in s.bias:
         beginning = list(sequence[:-1])
         if not beginning or text[-len(beginning) :] == beginning:
@@ -28,6 +36,9 @@ def changed_scores(scores: Tensor, settings: TextSettings, prompt: list[int], wo
         used = torch.tensor(sorted({*text}))
         old = scores[used]
         scores[used] = torch.where(old < 0, old * s.repetition_penalty, old / s.repetition_penalty)
+    if s.frequency_penalty or s.presence_penalty:
+        for word, times in Counter(words).items():
+            scores[word] -= s.frequency_penalty * times + s.presence_penalty
     if 0 < s.no_repeat_ngram_size <= len(text):
         _forbid(scores, _repeating(text, s.no_repeat_ngram_size))
     if count < s.min_new_tokens if s.min_new_tokens else len(text) < s.min_length:
@@ -47,7 +58,25 @@ def changed_scores(scores: Tensor, settings: TextSettings, prompt: list[int], wo
     _forbid(scores, s.suppress_tokens)
     if count == int(s.forced_bos_token_id is not None and len(prompt) == 1):
         _forbid(scores, s.begin_suppress_tokens)
+    if s.score_processor is not None:
+        scores = _processed(scores, s.score_processor, text)
     return scores.log_softmax(-1) if s.renormalize_logits and not s.temperature else scores
+
+
+def _processed(scores: Tensor, processor: ScoreProcessor, text: list[int]) -> Tensor:
+    """Return the scores of a user's function. Raises `ExecutionError` if they are none."""
+    name, size = "the result of score_processor", scores.shape[0]
+    result: Any = processor(text, scores.numpy(force=True).astype("float32"))
+    array = result.numpy(force=True) if isinstance(result, Tensor) else numpy.asarray(result)
+    if array.shape != (size,) or array.dtype.kind not in "fiu":
+        raise ExecutionError.must(name, f"an array [{size}] of numbers, one for each word", f"{list(array.shape)} of {array.dtype}")
+    array = array.astype("float32")
+    for fault, places in (("NaN", numpy.isnan(array)), ("inf", array == math.inf)):
+        if places.any():
+            raise ExecutionError.must(name, "a number or -inf for each word", f"{fault} for word {int(places.argmax())}")
+    if not numpy.isfinite(array).any():
+        raise ExecutionError.must(name, "a number above -inf for one word at least", "-inf for all")
+    return to_tensor(array)
 
 
 def _forbid(scores: Tensor, words: Iterable[int]) -> None:

@@ -14,6 +14,8 @@ MOST: Final = 64
 """The words of a text where nothing says how many."""
 _WHOLE: Final = (1 << 63) - 1
 Words = tuple[int, ...]
+ScoreProcessor = Callable[[list[int], Any], Any]
+"""A user's change of scores: from the words of a text so far and an array ``[vocabulary]`` in fp32 to the scores to choose by."""
 
 
 class TextChoices(TypedDict, total=False):
@@ -30,11 +32,15 @@ class TextChoices(TypedDict, total=False):
     repetition_penalty: float | None
     no_repeat_ngram_size: int | None
     min_new_tokens: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    score_processor: ScoreProcessor | None
 
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Settings of texts, by the names and with the meaning of transformers' ``GenerationConfig``, but for the first seven.
+    """Settings of texts, by the names and with the meaning of transformers' ``GenerationConfig``, but for the first seven and the last four.
 
     Attributes:
         ends: the words at the end of a text (``eos_token_id``).
@@ -64,6 +70,10 @@ class TextSettings:
         exponential_decay_length_penalty: a number of words, and the growth by each further one of the score of ends.
         remove_invalid_values: scores without a finite value get one.
         renormalize_logits: changed scores are normalized.
+        frequency_penalty, presence_penalty: a written word's score is lowered by the first one times the number of its times in the text, and by the
+            second one. The words of the prompt do not count (OpenAI's formula).
+        logit_bias: pairs of a word, and the number added to its score.
+        score_processor: changes the scores last, before the temperature.
     """
 
     ends: Words = ()
@@ -92,6 +102,10 @@ class TextSettings:
     exponential_decay_length_penalty: tuple[int, float] | None = None
     remove_invalid_values: bool = False
     renormalize_logits: bool = False
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    score_processor: ScoreProcessor | None = None
 
     def __post_init__(self) -> None:
         for name, read in _READERS.items():
@@ -196,6 +210,25 @@ def _biases(name: str, value: Any) -> tuple[tuple[Words, float], ...]:
     return tuple(out)
 
 
+def _pairs(value: Any) -> list[Any]:
+    return list(cast("Mapping[Any, Any]", value).items()) if isinstance(value, Mapping) else list(value)
+
+
+def _word_biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    try:
+        pairs = [(word, number) for word, number in _pairs(value)]
+    except (TypeError, ValueError):
+        raise SchemaError.must(name, "a number for each of some words", seen(value)) from None
+    read = _number(-1e9, 1e9)
+    return tuple((whole_between(f"a word of {name}", word, 0), number if number == -float("inf") else read(name, number)) for word, number in pairs)
+
+
+def _function(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise SchemaError.must(name, "a function of the words so far and the scores", seen(value))
+    return value
+
+
 _READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "ends": words_of,
     "most": _whole(1),
@@ -223,6 +256,10 @@ _READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "exponential_decay_length_penalty": _decay,
     "remove_invalid_values": _truth,
     "renormalize_logits": _truth,
+    "frequency_penalty": _number(-2, 2),
+    "presence_penalty": _number(-2, 2),
+    "logit_bias": _word_biases,
+    "score_processor": _function,
 }
 """The bounds keep powers and quotients of scores within floats: a length of 2^17 to the power of 32 is 2^544."""
 _MAY_MISS: Final = {f.name for f in fields(TextSettings) if f.default is None}
@@ -234,7 +271,9 @@ _PLAIN: Final = TextSettings()
 
 _NAMES: Final = {"eos_token_id": "ends", "max_new_tokens": "most", "num_beams": "beams"}
 _APART: Final = {"do_sample", "sequence_bias", "bad_words_ids"}
-_TAKEN: Final = _READERS.keys() - {"ends", "most", "beams", "seed", "bias"} | _NAMES.keys()
+_OWN: Final = {"ends", "most", "beams", "seed", "bias", "frequency_penalty", "presence_penalty", "logit_bias", "score_processor"}
+"""Settings with other names in transformers, or with none."""
+_TAKEN: Final = _READERS.keys() - _OWN | _NAMES.keys()
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "guidance_scale": (1,),
     "watermarking_config": (),
@@ -251,8 +290,13 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "top_h": (1,),
 }
 """Settings without a form here, with their values of no effect."""
-_OTHERS: Final = {"max_time": (), "num_return_sequences": (1,)}
-"""Settings without an effect on words, with their usual values."""
+_CACHES: Final = ("dynamic", "static", "offloaded", "offloaded_static", "hybrid", "hybrid_chunked", "offloaded_hybrid", "offloaded_hybrid_chunked")
+_OTHERS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "max_time": (),
+    "num_return_sequences": (1,),
+    "cache_implementation": (*_CACHES, "sliding_window", "paged"),
+}
+"""Settings of time, of several results and of rounded caches, told of but for their usual values."""
 _WITHOUT_EFFECT: Final = {
     "transformers_version",
     "max_cache_len",
@@ -273,9 +317,21 @@ _WITHOUT_EFFECT: Final = {
     "low_memory",
     "generation_kwargs",
     "trust_remote_code",
+    "use_cache",
+    "use_mtp",
+    "cache_config",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "output_logits",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_lookbehind",
+    "assistant_ensemble_weight",
 }
-_BEGINNINGS: Final = ("_", "output_", "num_assistant_", "assistant_", "cache_", "use_")
-"""The beginnings of further names of settings of speed, memory, padding and the form of results."""
+"""Settings of speed, memory, padding and the form of results."""
 _USUAL_TOP_K: Final = 50
 """Transformers' number of words to draw among, where a configuration asks for draws alone."""
 
@@ -301,7 +357,7 @@ def settings_of(config: Mapping[str, Any], source: str, alone: bool = True) -> T
     left_out = [name for name, usual in _OTHERS.items() if name in options and options[name] not in usual]
     if alone:
         names = _TAKEN | _APART | _NEUTRAL.keys() | _OTHERS.keys() | _WITHOUT_EFFECT
-        left_out += [name for name in options if name not in names and not name.startswith(_BEGINNINGS)]
+        left_out += [name for name in options if name not in names and not name.startswith("_")]
     if left_out:
         warnings.warn(f"{source}: texts are written without {', '.join(map(str, left_out))[:300]}", ForeshapeWarning, stacklevel=2)
     settings: dict[str, Any] = {_NAMES.get(name, name): options[name] for name in _TAKEN & options.keys()}
@@ -322,7 +378,3 @@ def settings_of(config: Mapping[str, Any], source: str, alone: bool = True) -> T
         raise error.reworded(f"{source}: {error}") from None
     except (TypeError, ValueError) as error:
         raise FormatError(f"{source} has a setting of another type: {error}") from None
-
-
-def _pairs(value: Any) -> list[Any]:
-    return list(cast("Mapping[Any, Any]", value).items()) if isinstance(value, Mapping) else list(value)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from foreshape.apps.generation.beams import Beams
+from foreshape.apps.generation.cache_places import CachePlace, CachePlaces
 from foreshape.apps.generation.cached_model import LanguageModel
+from foreshape.apps.generation.choice import WordChoice
 from foreshape.apps.generation.text_settings import MOST, TextChoices, TextSettings, seen, whole_between, words_of
-from foreshape.apps.generation.writing import CachePlace, Writing
+from foreshape.apps.generation.writing import Writing
 from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.errors import FeedError, SchemaError, whole
+from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 
 _Text = TypeVar("_Text", bound=Writing)
 
@@ -23,17 +25,32 @@ class TextWriter:
 
     A text takes a place as soon as one is free, and its prompt is computed beside the next words of the others, as ragged rows without padding.
 
+    A prompt that begins with at least 16 words of another text takes their keys and values from its place. Texts at their ends stay in
+    free places for that, without further memory. The least recently used one goes as its place is needed.
+
     Args:
         model: the network. It can serve one writer at a time.
         prompt_rows: the most words of prompts in a step: longer ones are computed in parts, so the others don't wait.
+        share_prefixes: texts share the rows of equal first words. By default where the network is proven to allow it
+            (`LanguageModel.prefix_obstacle`).
+
+    Attributes:
+        computed: the words that the network has computed, of prompts and texts.
+        shared: the words of prompts taken from other texts in place of computing them.
+
+    Raises:
+        SchemaError: ``share_prefixes=True`` for a network without the proof.
     """
 
-    def __init__(self, model: LanguageModel, prompt_rows: int = 512) -> None:
+    def __init__(self, model: LanguageModel, prompt_rows: int = 512, share_prefixes: bool | None = None) -> None:
         self.model, self._prompt_rows = model, whole_between("prompt_rows", prompt_rows, 1)
+        self.computed = self.shared = 0
         self._waiting: deque[Writing] = deque()
         self._running: list[Writing] = []
-        self._places: list[CachePlace] = []
-        """The places in use, by their number."""
+        obstacle = None if share_prefixes is False else model.prefix_obstacle
+        if share_prefixes and obstacle is not None:
+            raise SchemaError(f"share_prefixes needs cached rows that follow from the words up to their own alone, and {obstacle}")
+        self._places = CachePlaces(model, share_prefixes is not False and obstacle is None)
 
     def add(
         self,
@@ -43,6 +60,7 @@ class TextWriter:
         stop: Iterable[Sequence[int]] = (),
         seed: int | None = None,
         on_word: Callable[[int], None] | None = None,
+        logprobs: int | None = None,
         **choices: Unpack[TextChoices],
     ) -> Writing:
         """Let a text be written behind ``prompt``: it waits until places in the cache are free.
@@ -53,7 +71,8 @@ class TextWriter:
             stop: sequences of words at the end of the text, not in the result.
             seed: of draws: they are the same whatever texts run beside it. With None they differ from run to run.
             on_word: is called with each new word, as soon as it is known to be in the text.
-            choices: as for `generate`. Each of ``beams`` takes a place in the cache. They exclude ``temperature``, ``stop`` and ``on_word``.
+            logprobs: as for `generate`; they are in ``choices`` of the text.
+            choices: as for `generate`. Each of ``beams`` takes a place in the cache. They exclude ``temperature``, ``stop``, ``on_word`` and ``logprobs``.
 
         Returns:
             The text. Its ``words`` grow with each `step`.
@@ -74,16 +93,20 @@ class TextWriter:
             raise SchemaError.must("beams", f"from 1 to the users of the cache, {model.users}", settings.beams)
         if settings.most is None and settings.max_length is not None and len(words) >= settings.max_length:
             raise FeedError(f"the model's settings have max_length={settings.max_length}, and the prompt has {len(words)} words: give the most to be written")
+        if (wrong := next((w for w, _ in settings.logit_bias if w >= model.vocabulary), None)) is not None:
+            raise SchemaError(f"the words of logit_bias must be in [0, {model.vocabulary}); seen {wrong}")
+        count = None if logprobs is None else whole_between("logprobs", logprobs, 0, model.vocabulary)
         limit = settings.most or (MOST if settings.max_length is None else settings.max_length - len(words))
         limit = min(limit, model.context - len(words))
         stops = [list(words_of("stop", s)) for s in stop]
         if not all(stops):
             raise SchemaError("a sequence of words that stops a text must have at least one")
         if settings.beams == 1:
-            writing = Writing(words, limit, settings, stops, on_word)
-        elif settings.temperature or stops or on_word is not None:
+            writing = Writing(words, limit, settings, stops, on_word, count)
+        elif settings.temperature or stops or on_word is not None or count is not None:
             raise SchemaError(
-                "beams take the best words, and a text is known at its end: without temperature (0 where the model's settings have one), stop and on_word"
+                "beams take the best words, and a text is known at its end: without temperature (0 where the model's settings have one), stop, on_word and "
+                "logprobs"
             )
         else:
             writing = Beams(words, limit, settings, model.vocabulary)
@@ -128,9 +151,13 @@ class TextWriter:
             self._waiting.remove(writing)
         if writing in self._running:
             self._running.remove(writing)
-            for place in [*writing.places]:
-                self._leave(place)
+            for place in sorted(writing.places, key=lambda p: -p.number):
+                self._places.leave(place)
         writing.end("dropped")
+
+    def forget(self) -> None:
+        """Clear the rows of former texts, kept for prompts with the same beginning."""
+        self._places.forget()
 
     def __repr__(self) -> str:
         return f"TextWriter(waiting: {len(self._waiting)}, running: {len(self._running)}, places: {len(self._places)} of {self.model.users})"
@@ -139,13 +166,19 @@ class TextWriter:
 
     def _advance(self) -> list[Writing]:
         """Run the network once, let each text go on by a word, and return the texts at their ends. An error of a text ends it alone."""
+        if self._places.disturbed:
+            for writing in self._running:
+                writing.fail(ExecutionError("the network was run for somebody else while this text was written: its rows in the cache may be others' now"))
+            return self._leave_ended()
         self._admit()
         if not self._running:
             return []
         budget = self._prompt_rows
         rows: list[list[int]] = []
         places: list[CachePlace] = []
-        for place in self._places:
+        for place in self._places.running:
+            if not self._places.begin(place):
+                continue
             row = place.waiting if len(place.waiting) == 1 else place.waiting[:budget]
             if len(place.waiting) > 1:
                 budget -= len(row)
@@ -163,24 +196,33 @@ class TextWriter:
                 lines = [places.index(place) for place in writing.places if not place.waiting and place in places]
                 if lines:
                     _attempt(writing, lambda text, lines=lines: self._go_on(text, scores[lines]))
+        return self._leave_ended()
+
+    def _leave_ended(self) -> list[Writing]:
+        """Free the places of texts at their ends, and return them."""
         ended = [w for w in self._running if w.done]
         if ended:
             self._running = [w for w in self._running if not w.done]
             for place in sorted((p for w in ended for p in w.places), key=lambda p: -p.number):  # from the last on: they need not move
-                self._leave(place)
+                self._places.leave(place)
         return ended
 
     def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
         """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
         try:
             scores = self.model.run(rows, [p.number for p in places], [p.held for p in places])
+            self._places.ran()
         except Exception as error:
+            self._places.ran()
             if len(places) > 1:
                 return torch.cat([self._scores([place], [row]) for place, row in zip(places, rows, strict=True)])
             places[0].of.fail(error)
             scores = torch.full((1, self.model.vocabulary), torch.nan)
         for place, row in zip(places, rows, strict=True):
+            if not place.of.words and place.held == place.of.shared:
+                self.shared += place.of.shared
             place.took(len(row))
+            self.computed += len(row)
         return scores
 
     # --- places
@@ -194,24 +236,7 @@ class TextWriter:
             new.append(writing)
         self._running += new
         for writing in sorted(new, key=lambda w: len(w.prompt)):  # texts of about the same length are looked at together
-            self._take(writing, writing.prompt)
-
-    def _take(self, writing: Writing, waiting: Sequence[int], length: int = 0) -> CachePlace:
-        place = CachePlace(writing, len(self._places), list(waiting), length)
-        self._places.append(place)
-        writing.places.append(place)
-        return place
-
-    def _leave(self, place: CachePlace) -> None:
-        """Free a place; the last one in use moves there, so they stay side by side. Nothing of the text stays."""
-        place.of.places.remove(place)
-        last = self._places.pop()
-        self.model.clear_rows(place.number, place.held)
-        if last is not place:
-            self.model.copy_rows(last.number, place.number, last.held)
-            self.model.clear_rows(last.number, last.held)
-            self._places[place.number] = last
-            last.number = place.number
+            self._places.take(writing, writing.prompt)
 
     def _go_on(self, writing: Beams, scores: Any) -> None:
         """Let beams go on: each one's words before are in the place of its parent."""
@@ -222,10 +247,10 @@ class TextWriter:
         length = places[0].held
         origins = [places[parent].number for parent, _ in chosen]
         while len(places) < len(chosen):
-            self._take(writing, (), length)
+            self._places.take(writing, (), length)
         self.model.reorder([p.number for p in places[: len(chosen)]], origins, length)
         for place in places[len(chosen) :]:
-            self._leave(place)
+            self._places.leave(place)
         for place, (_, word) in zip(places, chosen, strict=True):
             place.waiting = [word]
 
@@ -239,6 +264,7 @@ def _attempt(text: _Text, go_on: Callable[[_Text], None]) -> None:
             text.fail(error)
 
 
+@overload
 def generate(
     model: LanguageModel,
     prompts: Iterable[Sequence[int]],
@@ -248,8 +274,37 @@ def generate(
     seed: int | None = None,
     on_word: Callable[[int, int], None] | None = None,
     prompt_rows: int = 4096,
+    logprobs: None = None,
+    share_prefixes: bool | None = None,
     **choices: Unpack[TextChoices],
-) -> list[list[int]]:
+) -> list[list[int]]: ...
+@overload
+def generate(
+    model: LanguageModel,
+    prompts: Iterable[Sequence[int]],
+    most: int | None = None,
+    *,
+    stop: Iterable[Sequence[int]] = (),
+    seed: int | None = None,
+    on_word: Callable[[int, int], None] | None = None,
+    prompt_rows: int = 4096,
+    logprobs: int,
+    share_prefixes: bool | None = None,
+    **choices: Unpack[TextChoices],
+) -> list[list[WordChoice]]: ...
+def generate(
+    model: LanguageModel,
+    prompts: Iterable[Sequence[int]],
+    most: int | None = None,
+    *,
+    stop: Iterable[Sequence[int]] = (),
+    seed: int | None = None,
+    on_word: Callable[[int, int], None] | None = None,
+    prompt_rows: int = 4096,
+    logprobs: int | None = None,
+    share_prefixes: bool | None = None,
+    **choices: Unpack[TextChoices],
+) -> list[list[int]] | list[list[WordChoice]]:
     """Write a text behind each prompt.
 
     Prompts of different lengths run side by side, as ragged rows without padding, as many as the cache has places. As one ends the next one begins.
@@ -266,6 +321,8 @@ def generate(
         seed: of draws. Text i is drawn with ``seed + i``, whatever runs beside it.
         on_word: is called with the number of the prompt and each new word, as soon as it is known to be in the text.
         prompt_rows: as for `TextWriter`; more by default, since all texts begin at once.
+        logprobs: a number of words: the result has each written word with its logarithmic probability, and so many of the best beside it.
+        share_prefixes: as for `TextWriter`.
         choices: how words are chosen; by default as the model's settings say (of ``generation_config.json``), or the best word at each step.
 
             - ``temperature``: 0 takes the best word; otherwise scores are divided by it, and a word is drawn from their softmax.
@@ -276,25 +333,34 @@ def generate(
             - ``beams``: texts kept side by side for each prompt; the result is the best one, by the sum of its words' logarithmic
               probabilities divided by its length to the power of ``length_penalty``. ``early_stopping`` ends the search at as many ended texts.
             - ``repetition_penalty``: above 1 it lowers the scores of words in the text.
+            - ``frequency_penalty``, ``presence_penalty``: are taken from the score of each word written before: the first one once for each time it
+              was, the second one once. The words of the prompt do not count.
+            - ``logit_bias``: word -> a number added to its score.
+            - ``score_processor``: is called with the words so far and the scores, ``[vocabulary]`` in fp32, behind all other changes and before the
+              temperature. Returns the scores to choose by; -inf forbids a word. It may change the array in place.
             - ``no_repeat_ngram_size``: no sequence of so many words comes twice.
             - ``min_new_tokens``: the fewest words before an end.
 
     Returns:
-        The new words of each text.
+        The new words of each text; with ``logprobs`` a `WordChoice` for each.
 
     Raises:
         FeedError: a prompt without words, with one out of range, or too long. SchemaError: settings out of range. ExecutionError: scores without a best word,
-        such as NaN; the number of the prompt is in its notes.
+        such as NaN, or a score_processor's result of
+        other dims or without a word to choose; the number of the prompt is in its notes.
     """
     number = None if seed is None else TextSettings.bounded("seed", seed, "seed")
-    writer = TextWriter(model, prompt_rows)
+    writer = TextWriter(model, prompt_rows, share_prefixes)
     writings: list[Writing] = []
     for index, prompt in enumerate(prompts):
         text_seed = None if number is None else (number + index) % (1 << 64)
-        writings.append(writer.add(prompt, most=most, stop=stop, seed=text_seed, on_word=None if on_word is None else partial(on_word, index), **choices))
+        hears = None if on_word is None else partial(on_word, index)
+        writings.append(writer.add(prompt, most=most, stop=stop, seed=text_seed, on_word=hears, logprobs=logprobs, **choices))
     try:
         writer.run()
     except Exception as error:
         error.add_note(f"in the text of prompt {next((index for index, w in enumerate(writings) if w.error is error), 0)}")
         raise
-    return [w.words for w in writings]
+    finally:
+        writer.forget()
+    return [w.words for w in writings] if logprobs is None else [w.choices for w in writings]

@@ -7,28 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from foreshape.apps.generation.choice import best_of, draw
+from foreshape.apps.generation.cache_places import CachePlace
+from foreshape.apps.generation.choice import WordChoice, best_of, draw, word_choice
 from foreshape.apps.generation.score_changes import changed_scores
 from foreshape.apps.generation.text_settings import TextSettings
 from foreshape.core.values.torch_proxy import Tensor
-
-
-class CachePlace:
-    """A place in the cache in use: ``waiting`` are the words to be computed, ``held`` the number of earlier ones."""
-
-    __slots__ = ("held", "number", "of", "waiting")
-
-    def __init__(self, writing: Writing, number: int, waiting: list[int], length: int) -> None:
-        self.of, self.number, self.waiting, self.held = writing, number, waiting, length
-
-    @property
-    def beam(self) -> bool:
-        return self.of.width > 1
-
-    def took(self, count: int) -> None:
-        """Note so many computed words."""
-        self.held += count
-        self.waiting = self.waiting[count:]
 
 
 class Writing:
@@ -40,10 +23,13 @@ class Writing:
         settings: of the choice of each word from its scores. As the first word of ``ends`` is written, it ends this text, and stays in it.
         stops: sequences of words, none empty. As the first one is written, it ends the text, and is taken out of it.
         on_word: is called with each word, as soon as it is sure to stay.
+        logprobs: the number of best words noted beside each written one; None notes nothing.
 
     Attributes:
         prompt: its first words.
         words: the words written so far.
+        choices: of each word its logarithmic probability, with the best words beside it, if ``logprobs`` asks for them.
+        shared: the first words of the prompt whose rows came from another text's, and were not computed again.
         done: True at its end.
         reason: of the end: "end" for a word at the end of texts, "stop" for a sequence asked for, "most" for as many words as were asked
             for, "dropped", "error". None before.
@@ -60,13 +46,16 @@ class Writing:
         settings: TextSettings,
         stops: Sequence[list[int]],
         on_word: Callable[[int], None] | None,
+        logprobs: int | None = None,
     ) -> None:
         self.prompt, self.most, self.settings = prompt, most, settings
         self.words: list[int] = []
+        self.choices: list[WordChoice] = []
+        self.shared = 0
         self.reason: str | None = None
         self.error: Exception | None = None
         self.places: list[CachePlace] = []
-        self._ends, self._stops, self._on_word = frozenset(settings.ends), stops, on_word
+        self._ends, self._stops, self._on_word, self._logprobs = frozenset(settings.ends), stops, on_word, logprobs
         self._random = numpy.random.default_rng(settings.seed)
         self._told = 0
 
@@ -97,7 +86,7 @@ class Writing:
         Raises:
             ExecutionError: the scores tell no word, such as NaN.
         """
-        settings = self.settings
+        settings, network_scores = self.settings, scores
         if settings.changes_scores:
             scores, best = changed_scores(scores, settings, self.prompt, self.words, self.most), None
         if settings.temperature:
@@ -105,9 +94,11 @@ class Writing:
         else:
             word = best_of(*(best or top(scores)))
         self.words.append(word)
+        if self._logprobs is not None:
+            self.choices.append(word_choice(network_scores, word, self._logprobs))
         stop = next((s for s in self._stops if self.words[-len(s) :] == s), None)
         if stop is not None:
-            del self.words[-len(stop) :]
+            del self.words[-len(stop) :], self.choices[len(self.words) :]
             self.end("stop")
         elif word in self._ends:
             self.end("end")

@@ -19,6 +19,12 @@ MAX_WRITTEN: Final = 64
 """The most texts of a request."""
 MAX_MESSAGES: Final = 2048
 """The most messages of a chat, and the most parts of them together."""
+MOST_LOGPROBS: Final = 20
+"""The most words with their logarithmic probabilities beside each written one."""
+MOST_BIASES: Final = 1024
+"""The most words with a bias; each is added at every step."""
+_BIAS: Final = 100
+"""The largest bias of a word, as of OpenAI."""
 _STOPS: Final = 4
 _STOP_CHARACTERS: Final = 256
 _ROLES: Final = ("system", "developer", "user", "assistant")
@@ -64,11 +70,10 @@ class _Fields(Struct, forbid_unknown_fields=True):
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-
-    presence_penalty: Raw = Raw()
-    frequency_penalty: Raw = Raw()
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     logit_bias: Raw = Raw()
-    logprobs: Raw = Raw()
+    min_tokens: int | None = None
 
     user: Raw = Raw()
     metadata: Raw = Raw()
@@ -82,6 +87,7 @@ class _Fields(Struct, forbid_unknown_fields=True):
 class _Completion(_Fields, forbid_unknown_fields=True):
     prompt: Raw = Raw()
     echo: bool | None = None
+    logprobs: int | bool | None = None
     suffix: Raw = Raw()
     best_of: int | None = None
 
@@ -90,8 +96,9 @@ class _Chat(_Fields, forbid_unknown_fields=True):
     messages: list[_Message] | None = None
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
-    top_logprobs: Raw = Raw()
     response_format: Raw = Raw()
     modalities: Raw = Raw()
     tools: Raw = Raw()
@@ -102,11 +109,6 @@ class _Chat(_Fields, forbid_unknown_fields=True):
 
 
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
@@ -121,10 +123,12 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "tool_calls": ([],),
 }
 """Fields without a form here, with their values of no effect beside null."""
-_SETTINGS: Final = {"max_tokens": "most", **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}}
+_SAME: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_SETTINGS: Final = {"max_tokens": "most", "min_tokens": "min_new_tokens", **{name: name for name in _SAME}}
 """Fields with the names in `TextWriter.add`."""
 _completions: Final = json.Decoder(_Completion)
 _chats: Final = json.Decoder(_Chat)
+_biases: Final = json.Decoder(dict[int, float])
 _anything: Final[json.Decoder[Any]] = json.Decoder()
 
 
@@ -137,11 +141,12 @@ class CompletionRequest(NamedTuple):
         messages: of a chat, each with ``role`` and ``content``; None of a completion.
         begins: a chat's answer is begun by the template.
         choices: the texts behind each prompt.
-        settings: of `TextWriter.add`, without the seed.
+        settings: of `TextWriter.add`, without the seed and the logprobs.
         seed: of the first text; the next ones have the next seeds.
         stops: the texts at the end of an answer, not in it.
         streams, usage: pieces are sent as they come, and the numbers of words behind them.
         echo: prompts are in the answers.
+        logprobs: the number of best words told beside each written one; None tells no probabilities.
     """
 
     model: str | None
@@ -155,6 +160,7 @@ class CompletionRequest(NamedTuple):
     streams: bool
     usage: bool
     echo: bool
+    logprobs: int | None
 
 
 def read_completion(body: bytes) -> CompletionRequest:
@@ -171,7 +177,13 @@ def read_completion(body: bytes) -> CompletionRequest:
         raise
     if len(prompts) * (fields.n or 1) > MAX_WRITTEN:
         raise RequestError(400, f"a request may ask for {MAX_WRITTEN} texts, prompts times n; this one for {len(prompts) * (fields.n or 1)}", field="prompt")
-    return _request(fields, prompts, None, True, bool(fields.echo))
+    logprobs = None if fields.logprobs is False else fields.logprobs
+    if logprobs is True or (logprobs is not None and not 0 <= logprobs <= MOST_LOGPROBS):
+        raise RequestError(400, f"logprobs must be from 0 to {MOST_LOGPROBS}; seen {seen(logprobs)}", field="logprobs")
+    if logprobs is not None and fields.echo:
+        words = "logprobs are those of written words: they are not supported with echo, whose words are given"
+        raise RequestError(400, words, field="logprobs", code="unsupported_parameter")
+    return _request(fields, prompts, None, True, bool(fields.echo), logprobs)
 
 
 def read_chat(body: bytes) -> CompletionRequest:
@@ -186,7 +198,11 @@ def read_chat(body: bytes) -> CompletionRequest:
     messages = [_message(f"messages[{index}]", message) for index, message in enumerate(fields.messages)]
     if fields.max_completion_tokens is not None:
         fields.max_tokens = _bounded("most", fields.max_completion_tokens, "max_completion_tokens")
-    return _request(fields, [], messages, fields.add_generation_prompt is not False, False)
+    if fields.top_logprobs is not None and not 0 <= fields.top_logprobs <= MOST_LOGPROBS:
+        raise RequestError(400, f"top_logprobs must be from 0 to {MOST_LOGPROBS}; seen {seen(fields.top_logprobs)}", field="top_logprobs")
+    if fields.top_logprobs and not fields.logprobs:
+        raise RequestError(400, "top_logprobs may be given with logprobs true alone", field="top_logprobs")
+    return _request(fields, [], messages, fields.add_generation_prompt is not False, False, (fields.top_logprobs or 0) if fields.logprobs else None)
 
 
 def _read(decoder: json.Decoder[F], body: bytes) -> F:
@@ -231,15 +247,35 @@ def _message(place: str, message: _Message) -> dict[str, str]:
     return {"role": message.role, "content": content, **({} if message.name is None else {"name": message.name})}
 
 
-def _request(fields: _Fields, prompts: list[str] | list[list[int]], messages: list[dict[str, str]] | None, begins: bool, echo: bool) -> CompletionRequest:
+def _request(
+    fields: _Fields, prompts: list[str] | list[list[int]], messages: list[dict[str, str]] | None, begins: bool, echo: bool, logprobs: int | None
+) -> CompletionRequest:
     values = {name: getattr(fields, name) for name in _SETTINGS}
     settings: dict[str, Any] = {"beams": 1} | {_SETTINGS[name]: _bounded(_SETTINGS[name], value, name) for name, value in values.items() if value is not None}
     if fields.seed is not None and not -_SEEDS // 2 <= fields.seed < _SEEDS:
         raise RequestError(400, f"seed must be a whole number of 64 bits; seen {seen(fields.seed)}", field="seed")
+    if biases := _word_biases(fields.logit_bias):
+        settings["logit_bias"] = biases
     usage = bool(fields.stream_options is not None and fields.stream_options.include_usage)
     return CompletionRequest(
-        fields.model, prompts, messages, begins, fields.n or 1, settings, fields.seed, _stops(fields.stop), bool(fields.stream), usage, echo
+        fields.model, prompts, messages, begins, fields.n or 1, settings, fields.seed, _stops(fields.stop), bool(fields.stream), usage, echo, logprobs
     )
+
+
+def _word_biases(raw: Raw) -> dict[int, float]:
+    """Return the biases of words. Raises `RequestError` for too many, or numbers out of their bounds."""
+    if is_absent(raw):
+        return {}
+    if bytes(raw).count(b":") > MOST_BIASES:
+        raise RequestError(400, f"logit_bias may have {MOST_BIASES:,} words; it has more", field="logit_bias")
+    try:
+        biases = decoded("logit_bias", _biases, raw)
+    except RequestError as error:
+        raise RequestError(400, f"logit_bias must have a number for each of some numbers of words: {error}", field="logit_bias") from None
+    if (wrong := next((pair for pair in biases.items() if pair[0] < 0 or not -_BIAS <= pair[1] <= _BIAS), None)) is not None:
+        words = f"logit_bias must have numbers of words with numbers from -{_BIAS} to {_BIAS}; seen {wrong[0]}: {seen(wrong[1])}"
+        raise RequestError(400, words, field="logit_bias")
+    return biases
 
 
 def _bounded(field: str, value: Any, name: str) -> Any:

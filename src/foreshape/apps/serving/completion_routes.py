@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from secrets import token_hex
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from foreshape.apps.generation import WordChoice
+from foreshape.apps.serving.completion_logprobs import PlacedChoice, chat_logprobs, completion_logprobs
 from foreshape.apps.serving.completion_request import CompletionRequest, read_chat, read_completion
 from foreshape.apps.serving.generate_route import EventSender, TextEvents
 from foreshape.apps.serving.infer_route import start
@@ -48,12 +51,16 @@ class _Choice:
     Attributes:
         text: its pieces.
         count: its words.
+        shared: the words of its prompt taken from a cache.
+        chosen: the words of the shown pieces with their probabilities, if they are asked for; taken out as they are sent.
         reason: its ``finish_reason``; None before its end.
         begun: a piece of it was sent.
     """
 
     def __init__(self, index: int, prompt: _Prompt, request: CompletionRequest, tokenizer: PromptTokenizer) -> None:
         self.index, self.text, self.count, self.begun = index, list[str](), 0, False
+        self.shared, self.chosen, self._length, self._shown = 0, list[PlacedChoice](), 0, 0
+        self._coming = list[PlacedChoice]()
         self.reason: str | None = None
         self._echo = prompt.text if request.echo else ""
         self._pieces, self._search = TextPieces(tokenizer.text, prompt.words), StopSearch(request.stops)
@@ -64,9 +71,27 @@ class _Choice:
         self.count += len(event.words)
         words = event.words[:-1] if event.reason == "end" else event.words
         echo, self._echo = self._echo, ""
-        piece = echo + self._search.add(self._pieces.add(words, last), last)
+        self.shared = event.shared
+        piece = self._search.add(self._placed(words, event.choices, last), last)
+        self._shown += len(piece)
+        piece = echo + piece
         self.reason = "stop" if self._search.ended else {None: None, "most": "length"}.get(event.reason, "stop")
+        whole = last and not self._search.ended
+        shown = [placed for placed in self._coming if whole or placed.begin < self._shown]
+        self._coming = self._coming[len(shown) :]
+        self.chosen += shown
         return piece
+
+    def _placed(self, words: list[int], choices: Sequence[WordChoice], last: bool) -> str:
+        """Return the text of further words, and note the places of their first letters."""
+        if not choices:
+            return self._pieces.add(words, last)
+        pieces = list[str]()
+        for word, choice in zip(words, choices, strict=False):  # the word at the end is none of the text
+            self._coming.append(PlacedChoice(self._length, choice))
+            pieces.append(self._pieces.add([word]))
+            self._length += len(pieces[-1])
+        return "".join(pieces) + self._pieces.add([], last)
 
 
 class CompletionRoutes:
@@ -167,6 +192,8 @@ def _prompts_of(served: ServedWriter, request: CompletionRequest) -> list[_Promp
             raise RequestError(400, f"the words of a prompt must be from 0 to {served.model.vocabulary - 1:,}; seen another", field=field)
         if not words:
             raise RequestError(400, "a prompt must have at least one word; the tokenizer gives none", field=field)
+        if any(word >= served.model.vocabulary for word in request.settings.get("logit_bias", ())):
+            raise RequestError(400, f"the words of logit_bias must be from 0 to {served.model.vocabulary - 1:,}; seen another", field="logit_bias")
         text = "" if not request.echo else prompt if isinstance(prompt, str) else served.tokenizer.text(words)
         out.append(_Prompt(words, text))
     return out
@@ -190,7 +217,7 @@ async def _write(
         for _ in range(request.choices):
             index = len(choices)
             seed = {} if request.seed is None else {"seed": (request.seed + index) % (1 << 64)}
-            choices[texts.write(prompt.words, {**settings, **seed}, until)] = _Choice(index, prompt, request, served.tokenizer)
+            choices[texts.write(prompt.words, {**settings, **seed, "logprobs": request.logprobs}, until)] = _Choice(index, prompt, request, served.tokenizer)
     kind = "chat.completion" if chat else "text_completion"
     head: dict[str, Any] = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": name}
     if request.streams:
@@ -206,11 +233,13 @@ async def _write(
         if not request.streams:
             choice.text.append(piece)
         elif piece or choice.reason is not None:
-            for part in _chunks(choice, piece, chat):
+            for part in _chunks(choice, piece, chat, _logprobs(choice, request, served.tokenizer)):
                 await sender.event({**head, "choices": [part]})
-    usage = _usage(prompts, [choice.count for choice in choices.values()])
+    usage = _usage(prompts, [*choices.values()], request.choices)
     if not request.streams:
-        await sender.whole({**head, "choices": [_whole(choice, chat) for choice in choices.values()], "usage": usage})
+        await sender.whole(
+            {**head, "choices": [_whole(choice, chat, _logprobs(choice, request, served.tokenizer)) for choice in choices.values()], "usage": usage}
+        )
         return
     if request.usage:
         await sender.event({**head, "choices": [], "usage": usage})
@@ -222,23 +251,35 @@ async def _end(sender: EventSender) -> None:
     await sender.end()
 
 
-def _chunks(choice: _Choice, piece: str, chat: bool) -> list[dict[str, Any]]:
+def _logprobs(choice: _Choice, request: CompletionRequest, tokenizer: PromptTokenizer) -> dict[str, Any] | None:
+    """Return the probabilities of a choice's words that were not sent yet; None if nobody asks for them."""
+    if request.logprobs is None:
+        return None
+    chosen, choice.chosen = choice.chosen, []
+    return (completion_logprobs if request.messages is None else chat_logprobs)(chosen, tokenizer)
+
+
+def _chunks(choice: _Choice, piece: str, chat: bool, logprobs: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return the next parts of a choice: a chat's role before the first one, and its reason after the last."""
     about = {"index": choice.index, "logprobs": None}
     if not chat:
-        return [{**about, "text": piece, "finish_reason": choice.reason}]
+        return [{**about, "logprobs": logprobs, "text": piece, "finish_reason": choice.reason}]
     deltas: list[dict[str, str]] = [] if choice.begun else [{"role": "assistant", "content": ""}]
     choice.begun = True
-    out = [{**about, "delta": delta, "finish_reason": None} for delta in (*deltas, *([{"content": piece}] if piece else []))]
+    out = [{**about, "delta": delta, "finish_reason": None} for delta in deltas]
+    if piece or (logprobs is not None and logprobs["content"]):
+        out.append({**about, "logprobs": logprobs, "delta": {"content": piece}, "finish_reason": None})
     return out if choice.reason is None else [*out, {**about, "delta": {}, "finish_reason": choice.reason}]
 
 
-def _whole(choice: _Choice, chat: bool) -> dict[str, Any]:
+def _whole(choice: _Choice, chat: bool, logprobs: dict[str, Any] | None) -> dict[str, Any]:
     text = "".join(choice.text)
     content = {"message": {"role": "assistant", "content": text, "refusal": None}} if chat else {"text": text}
-    return {"index": choice.index, **content, "logprobs": None, "finish_reason": choice.reason}
+    return {"index": choice.index, **content, "logprobs": logprobs, "finish_reason": choice.reason}
 
 
-def _usage(prompts: list[_Prompt], counts: list[int]) -> dict[str, int]:
-    given, written = sum(len(prompt.words) for prompt in prompts), sum(counts)
-    return {"prompt_tokens": given, "completion_tokens": written, "total_tokens": given + written}
+def _usage(prompts: list[_Prompt], choices: list[_Choice], each: int) -> dict[str, Any]:
+    """Return the counts of words; a prompt counts once, whatever the ``each`` texts behind it."""
+    given, written, shared = sum(len(prompt.words) for prompt in prompts), sum(c.count for c in choices), sum(c.shared for c in choices[::each])
+    details = {"cached_tokens": shared}
+    return {"prompt_tokens": given, "completion_tokens": written, "total_tokens": given + written, "prompt_tokens_details": details}

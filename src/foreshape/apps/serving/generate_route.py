@@ -77,6 +77,8 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "min_p": ("min_p", _number),
     "typical_p": ("typical_p", _number),
     "repetition_penalty": ("repetition_penalty", _number),
+    "frequency_penalty": ("frequency_penalty", _number),
+    "presence_penalty": ("presence_penalty", _number),
     "no_repeat_ngram_size": ("no_repeat_ngram_size", _whole),
     "seed": ("seed", _whole),
     "stop": ("stop", _stops),

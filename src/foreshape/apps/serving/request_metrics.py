@@ -32,6 +32,9 @@ class RequestMetrics:
         self._computing = Counter("foreshape_batch_seconds", "Seconds that batches were computed for.", ["model", "version"], registry=registry)
         self._joined = Counter("foreshape_batched_requests", "Requests that were computed.", ["model", "version"], registry=registry)
         self._tokens = Counter("foreshape_tokens", "Tokens of texts, or rows of ragged inputs, that were computed.", ["model", "version"], registry=registry)
+        self._shared = Counter(
+            "foreshape_shared_tokens", "Tokens of prompts that were taken from the cache of another text.", ["model", "version"], registry=registry
+        )
         self._waited = Histogram(
             "foreshape_queue_seconds", "Seconds for which a request waited to be computed.", ["model", "version"], registry=registry, buckets=_SECONDS
         )
@@ -57,13 +60,14 @@ class RequestMetrics:
     def ran(self, model: str, version: str) -> Callable[[Batch], None]:
         """Return a listener to a model's batches."""
         examples, seconds, requests = self._batches.labels(model, version), self._computing.labels(model, version), self._joined.labels(model, version)
-        tokens, waited = self._tokens.labels(model, version), self._waited.labels(model, version)
+        tokens, shared, waited = self._tokens.labels(model, version), self._shared.labels(model, version), self._waited.labels(model, version)
 
         def count(batch: Batch) -> None:
             examples.observe(batch.examples)
             seconds.inc(batch.seconds)
             requests.inc(batch.requests)
             tokens.inc(batch.rows)
+            shared.inc(batch.shared)
             for moment in batch.waited:
                 waited.observe(moment)
 
@@ -73,7 +77,7 @@ class RequestMetrics:
         """Remove the figures of a version whose files are gone: versions come without end."""
         for status in self._statuses.pop((model, version), ()):
             self._of_models.remove(model, version, status)
-        for figure in (self._model_seconds, self._batches, self._computing, self._joined, self._tokens, self._waited):
+        for figure in (self._model_seconds, self._batches, self._computing, self._joined, self._tokens, self._shared, self._waited):
             with suppress(KeyError):  # nothing was counted
                 figure.remove(model, version)
 

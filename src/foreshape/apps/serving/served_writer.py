@@ -6,12 +6,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from foreshape.apps.generation import LanguageModel, TextWriter, Writing, language_model
+from foreshape.apps.generation import LanguageModel, TextWriter, WordChoice, Writing, language_model
 from foreshape.apps.generation.packed_weights import Weights
 from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel
@@ -31,11 +31,18 @@ _USERS: Final = 16
 
 
 class TextEvent(NamedTuple):
-    """News of a text: its next words, and at its end the reason, or the error."""
+    """News of a text: its next words, and at its end the reason, or the error.
+
+    Attributes:
+        choices: of the words, if the job asks for ``logprobs``.
+        shared: the words of its prompt taken from the cache of another text.
+    """
 
     words: list[int]
     reason: str | None = None
     error: RequestError | None = None
+    choices: Sequence[WordChoice] = ()
+    shared: int = 0
 
 
 class TextJob:
@@ -63,12 +70,19 @@ class LanguageModels:
         threads: of the kernels.
         device: as for `Executor`.
         weights: "int8" or "int4"; by default as `language_model`.
+        share_prefixes: as for `TextWriter`.
     """
 
     def __init__(
-        self, users: int = _USERS, context: int | None = None, threads: int | None = None, device: str = "cpu", weights: Weights | None = None
+        self,
+        users: int = _USERS,
+        context: int | None = None,
+        threads: int | None = None,
+        device: str = "cpu",
+        weights: Weights | None = None,
+        share_prefixes: bool | None = None,
     ) -> None:
-        self._users, self._context, self._threads, self._device = users, context, threads, device
+        self._users, self._context, self._threads, self._device, self._share_prefixes = users, context, threads, device, share_prefixes
         self._weights: Weights | None = weights
 
     def finds(self, path: str) -> bool:
@@ -84,7 +98,7 @@ class LanguageModels:
     def opened(self, path: str, opening: Opening) -> ServedWriter:
         """Open a language model for as many users as its memory allows, and run it once."""
         model = language_model(path, users=self._users, context=self._context, threads=self._threads, device=self._device, weights=self._weights)
-        return ServedWriter(model, opening, Path(path))
+        return ServedWriter(model, opening, Path(path), self._share_prefixes)
 
 
 class ServedWriter(RoutedModel):
@@ -104,14 +118,16 @@ class ServedWriter(RoutedModel):
     tokenizer: PromptTokenizer | None = None
     template: ChatTemplate | None = None
 
-    def __init__(self, model: LanguageModel, opening: Opening, place: Path) -> None:
+    def __init__(self, model: LanguageModel, opening: Opening, place: Path, share_prefixes: bool | None = None) -> None:
         self.platform, self.notes = "foreshape", list[str]()
         self.inputs, self.outputs = [TensorInfo("input_ids", "INT64", ["words"])], [TensorInfo("output_ids", "INT64", ["words"])]
         self.model, self._length, self._ran = model, opening.limits.queue, opening.ran
         self._read_texts(place)
         self.created = int(time.time())
         self._fit(opening.memory)
-        self._writer = TextWriter(model, _PROMPT_ROWS)
+        self._writer = TextWriter(model, _PROMPT_ROWS, share_prefixes)
+        if share_prefixes is None and model.prefix_obstacle is not None:
+            self.notes.append(f"its texts share no cached rows of equal first words: {model.prefix_obstacle}")
         self._new: deque[TextJob] = deque()
         self._running: dict[TextJob, Writing] = {}
         self._changed = threading.Condition()
@@ -219,6 +235,7 @@ class ServedWriter(RoutedModel):
 
     def _step(self) -> None:
         began, side_by_side, ended = monotonic(), 0, 0
+        computed, shared = self._writer.computed, self._writer.shared
         try:
             self._writer.step()
         except Exception as error:
@@ -232,12 +249,12 @@ class ServedWriter(RoutedModel):
             if writing.error is not None:
                 job.tell(TextEvent([], error=_failure(writing.error)))
             elif sure > job.told or writing.done:
-                job.tell(TextEvent(writing.words[job.told : sure], writing.reason))
+                job.tell(TextEvent(writing.words[job.told : sure], writing.reason, None, writing.choices[job.told : sure], writing.shared))
                 job.told = sure
             if writing.done:
                 ended += 1
                 del self._running[job]
-        self._ran(Batch(ended, side_by_side, monotonic() - began))
+        self._ran(Batch(ended, side_by_side, monotonic() - began, self._writer.computed - computed, shared=self._writer.shared - shared))
 
 
 def _failure(error: Exception) -> RequestError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,12 @@ _BEFORE: Final = 8
 """The words of a prompt in front of a text: the first written word may begin with a space or not by them."""
 _HELD: Final = 64
 """The most words held back for a letter. It has at most four bytes, and so more words are none of it."""
+
+
+_MARK: Final = "\u2581"
+"""The letter of a space in words of sentencepiece."""
+_BYTE: Final = re.compile("<0x([0-9A-Fa-f]{2})>")
+"""A word of sentencepiece for a byte."""
 
 
 def has_tokenizer(place: Path) -> bool:
@@ -45,6 +52,10 @@ class PromptTokenizer:
         self._tokenizer: Any = read_gguf_tokenizer(GgufFile(place)) if is_file else read_tokenizer(place, read_settings(place / "tokenizer_config.json"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        decoder = b"" if self._tokenizer.decoder is None else self._tokenizer.decoder.__getstate__()
+        self._added = frozenset(self._tokenizer.get_added_tokens_decoder())
+        self._bytes = _byte_letters() if b'"ByteLevel"' in decoder else None
+        self._falls_back, self._has_marks = b'"ByteFallback"' in decoder, _MARK.encode() in decoder
 
     def words(self, text: str, special: bool = True) -> list[int]:
         """Return the numbers of a text's words.
@@ -55,9 +66,31 @@ class PromptTokenizer:
         """
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
+    def word_bytes(self, word: int) -> bytes:
+        """Return the bytes of a single word in a text, also of a part of a letter; of a special word its name, of an unknown number none."""
+        token: str | None = self._tokenizer.id_to_token(word)
+        if token is None:
+            return b""
+        if word in self._added:
+            return token.encode()
+        if self._bytes is not None:
+            return b"".join(bytes([byte]) if (byte := self._bytes.get(letter)) is not None else letter.encode() for letter in token)
+        if self._falls_back and (match := _BYTE.fullmatch(token)):
+            return bytes([int(match[1], 16)])
+        if self._has_marks:
+            return token.replace(_MARK, " ").encode()
+        return self._tokenizer.decode([word], skip_special_tokens=False).encode()
+
     def text(self, words: Sequence[int]) -> str:
         """Return the text of words, without special ones."""
         return self._tokenizer.decode(words, skip_special_tokens=True)
+
+
+def _byte_letters() -> dict[str, int]:
+    """Return the letter -> byte of words of bytes: printable letters of Latin-1 are themselves, and the others follow from 256 on (as of GPT-2)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 class TextPieces:

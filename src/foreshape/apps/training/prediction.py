@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from foreshape.apps.training.checkpoint.state import Sums
@@ -20,6 +20,9 @@ from foreshape.runtime.engine import Executor, LoDTensor, Scope, default_scope
 from foreshape.runtime.engine.prepared_run import repeated
 from foreshape.transforms.passes import for_test, prune
 from foreshape.transforms.passes.over_examples import OverExamples
+
+if TYPE_CHECKING:
+    from foreshape.apps.generation import LanguageModel
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 
@@ -94,27 +97,65 @@ def predict(
     return dict(zip(outputs, joined, strict=True)) if isinstance(outputs, Mapping) else joined
 
 
+@overload
+def evaluate(
+    metrics: Variable | Sequence[Variable] | Mapping[str, Variable | Metric],
+    data: Source,
+    *,
+    batch_size: int = ...,
+    executor: Executor | None = ...,
+    scope: Scope | None = ...,
+    progress: bool | None = ...,
+    console: Any = ...,
+) -> dict[str, Any]: ...
+@overload
+def evaluate(
+    metrics: LanguageModel, data: Iterable[Sequence[int]], *, stride: int | None = ..., progress: bool | None = ..., console: Any = ...
+) -> dict[str, Any]: ...
 @tells_arguments
 def evaluate(
-    metrics: Variable | Sequence[Variable] | Mapping[str, Variable | Metric], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
-    scope: Scope | None = None, progress: bool | None = None, console: Any = None,
+    metrics: Any, data: Any, *, batch_size: int | None = None, executor: Executor | None = None, scope: Scope | None = None,
+    stride: int | None = None, progress: bool | None = None, console: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Compute the losses and metrics of data, without a step of training; as in a test, see `predict`.
 
     Each is the value for one batch of all examples, whatever ``batch_size``. Means over examples (or words, or weights) are means over all of them,
     sums are sums, and functions of them functions of these.
 
+    With a `LanguageModel` the data are texts, lists of the numbers of words. Its perplexity is exp of the mean over all words but each text's first one of
+    -log p(word | words before in its window). The first window has the first ``context`` words of a text. Each next one begins ``stride`` words
+    later, and predicts the words that no window before it has. The model's cache is used: no text may be written by it meanwhile.
+
+    Examples:
+        >>> fs.evaluate({"loss": loss, "accuracy": accuracy}, data)
+        >>> fs.evaluate(model, texts)["perplexity"], fs.evaluate(model.quantized("int4"), texts)["perplexity"]
+
     Args:
-        metrics: name -> variable of one program, or a measure of `foreshape.metrics`; or variables, whose names the results get.
-        data, batch_size, executor, scope, progress: as for `predict`.
+        metrics: name -> variable of one program, or a measure of `foreshape.metrics`; or variables, whose names the results get; or a language model.
+        data, executor, scope, progress: as for `predict`.
+        batch_size: as there, 128 by default. A language model takes as many windows as it has users.
+        stride: of a language model's windows, from 1 to its context less 1; by default half of the context. With a smaller one a word has
+            more words before it.
         console: rich's console for the bar; the terminal by default.
 
+    Returns:
+        The figures by name; of a language model ``perplexity``, ``loss`` (in nats, the mean) and ``words``, the number of predicted words.
+
     Raises:
-        As `predict`.
+        As `predict`. SchemaError: settings of a network for a language model, or of one for a network. FeedError: a text without words, or with a
+        word out of range, or no word to predict. ExecutionError: a loss that is not finite.
     """
-    named_metrics = dict(metrics) if isinstance(metrics, Mapping) else {v.name: v for v in _variables(metrics)}
+    if _is_language_model(metrics):
+        unfit = {"batch_size": batch_size, "executor": executor, "scope": scope}
+        if (name := next((n for n, value in unfit.items() if value is not None), None)) is not None:
+            raise SchemaError(f"evaluate: a language model has its own {name}; seen {name}={unfit[name]!r:.60}")
+        return _evaluate_texts(metrics, data, stride, progress, console)
+    if stride is not None:
+        raise SchemaError(f"evaluate: stride is of a language model's windows, and the metrics are those of a network; seen stride={stride!r:.60}")
+    requested = cast("Variable | Sequence[Variable] | Mapping[str, Variable | Metric]", metrics)
+    named_metrics = dict(requested) if isinstance(requested, Mapping) else {v.name: v for v in _variables(requested)}
     variables = _variables([v for metric in named_metrics.values() for v in (metric.inputs if isinstance(metric, Metric) else [metric])])
-    pruned, run, values, selected = _begin(variables, data, batch_size, executor, scope)
+    pruned, run, values, selected = _begin(variables, data, 128 if batch_size is None else batch_size, executor, scope)
     examples = OverExamples(pruned.program.global_block)
     figures = {name: figure_of(name, metric, pruned.program, examples, run, values) for name, metric in named_metrics.items()}
     sums: Sums = {key: zeros for figure in figures.values() for key, zeros in figure.begin().items()}
@@ -126,6 +167,21 @@ def evaluate(
             for figure in figures.values():
                 figure.add(sums, fetched, Share(batch, count, count))
     return {name: figure.value(sums) for name, figure in figures.items()}
+
+
+def _is_language_model(metrics: Any) -> bool:
+    if isinstance(metrics, (Variable, Mapping, Sequence)):
+        return False
+    from foreshape.apps.generation import LanguageModel  # a program without texts needs no room of theirs
+
+    return isinstance(metrics, LanguageModel)
+
+
+def _evaluate_texts(model: LanguageModel, texts: Iterable[Sequence[int]], stride: int | None, progress: bool | None, console: Any) -> dict[str, Any]:
+    from foreshape.apps.generation.perplexity import WordLosses, batches_of, figures_of
+
+    losses = WordLosses(model)
+    return figures_of(losses.sums(batch) for batch in counted(batches_of(model, texts, stride), None, "evaluate", progress, console))
 
 
 def _variables(requested: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
