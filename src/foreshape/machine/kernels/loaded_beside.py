@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 FIRST_CALLS: Final = 2
-"""So many calls begin no loading: a process that asks once or twice ends without it."""
+"""So many calls begin no loading: a process of one or two calls ends without it."""
 _loading = threading.Lock()
 """Held while a thread loads, so that no process is forked in the middle of it."""
 

@@ -23,15 +23,15 @@ _MODES: Final = {"LSTM": recurrent_loop.LSTM, "GRU": recurrent_loop.GRU, "RNN_TA
 _KEPT: Final = 256
 """So many sizes have a plan."""
 _KEPT_FLOATS: Final = 1 << 14
-"""The fp32 numbers of the largest scratch that is kept."""
+"""The fp32 numbers of the largest kept scratch."""
 _LARGE: Final = 1 << 15
-"""The elements of a weight from which bytes are read faster than fp32."""
+"""The least elements of a weight for reading bytes faster than fp32."""
 _SMALLEST_GAP: Final = 1 / 600
 """The least step of bytes, of the largest number of a row."""
 _ROUNDING: Final = 3e-7
 """The largest error of a multiple in fp32, of the number."""
 _MOST_SEQUENCES: Final = 32
-"""The most sequences for which the loop is faster than products of whole steps."""
+"""The most sequences with a loop faster than products of whole steps."""
 _THREAD_WORK: Final = 1 << 22
 """The multiply-adds that repay a second thread."""
 _STEP_WORK: Final = 1 << 17
