@@ -85,9 +85,7 @@ def _bytes(values: Sequence[Value]) -> int:
     return sum(size for v in values if (spec := spec_of(v)) is not None and isinstance(size := spec.nbytes, int))
 
 
-def _alone(
-    graph: Graph, candidates: Sequence[tuple[KernelCall, list[Value], int]], without: set[int]
-) -> tuple[dict[int, KernelCall], dict[int, list[Value]]]:
+def _alone(graph: Graph, candidates: Sequence[tuple[KernelCall, list[Value], int]], without: set[int]) -> tuple[dict[int, KernelCall], dict[int, list[Value]]]:
     """Return the instructions on persistables and constants alone, in order, and the results of each.
 
     Args:
