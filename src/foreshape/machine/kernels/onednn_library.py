@@ -534,6 +534,15 @@ class Library:
             read, written = self.memory(source, at), self.memory(result, to)
             self.run(self.primitive(description), {SOURCE: read, RESULT: written})
 
+    def can_reorder(self, source: Handle, result: Handle) -> bool:
+        """Return True if a tensor in one order can be copied to another."""
+        engine = _pointer(self._engine)
+        try:
+            self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
+        except Unimplemented:
+            return False
+        return True
+
     def add_product(self, sizes: tuple[int, int, int], by: float, a: int, step_a: int, b: int, step_b: int, c: int, step_c: int) -> None:
         """Compute ``c += by a b`` of matrices ``[m, k]`` and ``[k, n]`` at these addresses, in one pass over ``c``.
 
