@@ -229,7 +229,7 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Return the bytes of the weight."""
-        return 4 * prod(self._shape)
+        return 4 * prod(self._shape) if self._value is None else self._value.nbytes
 
     def _numbers(self) -> Tensor:
         """Return the weight as it is held, or made now."""
@@ -371,9 +371,14 @@ class PackedProduct(PackedWeight):
     """
 
     def __init__(
-        self, library: Library, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, functions: Sequence[Function],
-        otherwise: Callable[[Tensor], OtherProduct], shape: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        self,
+        library: Library,
+        weight: Tensor | Callable[[], Tensor],
+        bias: Tensor | None,
+        functions: Sequence[Function],
+        otherwise: Callable[[Tensor], OtherProduct],
+        shape: Sequence[int] = (),
+    ) -> None:
         shape = weight.shape if isinstance(weight, Tensor) else shape
         super().__init__(library, weight, shape, shape, row_major_strides(shape), bias, functions, otherwise)
         self._given = None if self._value is None else ref(self._value)
