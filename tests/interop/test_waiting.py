@@ -76,7 +76,7 @@ def test_a_file_that_is_changed_meanwhile_is_an_error_with_the_name(saved: Path,
         os.utime(params, ns=(0, 0))
         model = fs.load_inference_model(saved, scope=fs.Scope())
         change()
-        with pytest.raises(fs.FormatError, match=r"net.pdiparams was changed after it was opened, and the parameter 'fc_\d.\w_0' had not been read yet"):
+        with pytest.raises(fs.FormatError, match=r"net.pdiparams was changed after it was opened, and the parameter 'fc_\d.\w_0' is not in memory"):
             model.run(X)
     params.write_bytes(whole[:-1])
     with pytest.raises(fs.FormatError, match=r"fc_1\.w_0"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.live_tensors import live_bytes
 
 from foreshape.machine.kernels.dynamic_products import DynamicRows
 from foreshape.machine.kernels.frozen import NOTHING, RELU, Following, convolution, linear
@@ -82,9 +83,8 @@ def test_convolutions_of_bytes(groups: int, window: int, stride: int, adds: bool
     torch.manual_seed(0)
     wide = 1 if columns else window
     given = weight(16, 16 // groups, window, wide, axis=0)
-    numbers = given.numbers(0)
     pads = (window // 2, wide // 2)
-    kernel = convolution(numbers, torch.randn(16) if bias else None, (stride, 1 if columns else stride), pads, (1, 1), groups, following, columns, given)
+    kernel = convolution(given, torch.randn(16) if bias else None, (stride, 1 if columns else stride), pads, (1, 1), groups, following, columns)
     x = torch.randn(2, 16, 8, 1 if columns else 8).contiguous(memory_format=torch.channels_last)
     out = kernel(x)
     last = Grid(float(out.abs().max()) / (60 if of is UNSIGNED else 127), *of)
@@ -99,7 +99,7 @@ def test_convolutions_of_bytes(groups: int, window: int, stride: int, adds: bool
 def test_products_of_bytes(rows: int, k: int, n: int, adds: bool, of: Any, bias: bool) -> None:
     torch.manual_seed(0)
     given = weight(k, n, axis=1)
-    kernel = linear(given.numbers(1), torch.randn(n) if bias else None, RELU, given)
+    kernel = linear(given, torch.randn(n) if bias else None, RELU)
     x = torch.randn(3, rows, k)
     out = kernel(x)
     last = Grid(float(out.abs().max()) / 60 + 0.01, *of)
@@ -113,7 +113,7 @@ def test_convolutions_read_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     found = library()
     assert found is not None
     x = torch.randn(1, 16, 9, 9).contiguous(memory_format=torch.channels_last)
-    kernel = convolution(given.numbers(0), None, (1, 1), (1, 1), (1, 1), 1, RELU, given=given)
+    kernel = convolution(given, None, (1, 1), (1, 1), (1, 1), 1, RELU)
     last = Grid(0.05)
     usual = series(kernel, last, Grid(0.02), None, False)
     counts = [len(usual.clocked(x)[1])]
@@ -151,3 +151,32 @@ def test_rows_in_steps_of_their_own(rows: int, k: int, n: int, adds: bool, bias:
     others = [row for row in range(rows) if row != rows // 2]
     size = plain[others].abs().amax() if others else torch.tensor(0.0)
     assert torch.allclose(of_bytes[others], plain[others], rtol=1e-4, atol=float(2e-6 * size))
+
+
+@needs_library
+def test_a_weight_of_bytes_is_held_once() -> None:
+    """It was there as fp32 numbers, as bytes, and as packed bytes."""
+    found = library()
+    assert found is not None
+    if not found.multiplies_bytes:
+        pytest.skip("the processor multiplies no bytes")
+    grid, size = Grid(0.02), 512
+    before = live_bytes()
+    given = weight(size, size, axis=1)
+    numbers = given.numbers(1)
+    kernel = linear(given, None, NOTHING)
+    made = series(kernel, Grid(0.05), grid, None, False)
+    del given
+    x = torch.randn(3, 2, size)
+    want = grid_rounded(x, grid) @ numbers
+    del numbers
+    for rows in (2, 1, 2):
+        _ = made(x[:, :rows])
+    held = live_bytes() - before
+    assert size * size <= held < 1.5 * size * size
+    rounded = grid_rounded(x, grid)
+    assert torch.allclose(kernel(rounded), want, rtol=1e-4, atol=1e-4)  # of fp32 rows: the numbers are made of the packed bytes
+
+
+def grid_rounded(x: Any, grid: Grid) -> Any:
+    return (x / grid.step).round().clamp(-128, 127) * grid.step

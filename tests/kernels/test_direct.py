@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +18,7 @@ from foreshape.errors import ShapeError
 from foreshape.machine.kernels import frozen, kept_kernels, onednn_library
 from foreshape.machine.kernels import onednn_packed as direct
 from foreshape.machine.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
-from foreshape.machine.kernels.onednn_library import After, LibraryError, Memory, Unimplemented, library
+from foreshape.machine.kernels.onednn_library import After, LibraryError, Memory, Primitive, Unimplemented, library
 from foreshape.machine.kernels.onednn_ragged import PART
 from foreshape.machine.kernels.onednn_transposed import PackedTransposedConvolution
 
@@ -354,3 +355,46 @@ def test_ragged_rows_of_any_number_are_computed_by_few_kernels(added: bool, monk
     if added:
         with pytest.raises(ShapeError, match="what is added must be"):
             ours.add(rows[:33], other[:32])
+
+
+@needs_library
+def test_equal_kernels_are_one_primitive() -> None:
+    """Each of a network's equal layers had code of its own, and a description of 100 KB, for every size."""
+    engine = library()
+    assert engine is not None
+    records = [Primitive("product", (Memory((5, 8), (8, 1)), Memory((8, width), None), None, Memory((5, width), (width, 1)), After())) for width in (6, 6, 7)]
+    descriptions = [engine.described(record) for record in records]
+    first, second, other = (engine.primitive(description) for description in descriptions)
+    assert first is second is not other
+    assert all(description.held is primitive for description, primitive in zip(descriptions, (first, second, other), strict=True))
+    again = engine.described(records[0])
+    assert again.held is first and engine.same(engine.wanted_weights(again), engine.wanted_weights(descriptions[0]))
+    name = engine.implementation(again)
+    try:
+        following = engine.another(again)
+    except Unimplemented:
+        following = None
+    assert following is None or (following.held is None and engine.primitive(following) is not first)
+    assert engine.implementation(again) == engine.implementation(descriptions[0]) == name
+
+
+@needs_library
+def test_a_primitive_goes_with_its_last_owner() -> None:
+    engine = library()
+    assert engine is not None
+    description = engine.described(Primitive("product", (Memory((3, 8), (8, 1)), Memory((8, 11), None), None, Memory((3, 11), (11, 1)), After())))
+    primitive = weakref.ref(engine.primitive(description))
+    assert primitive() is not None
+    del description
+    gc.collect()
+    assert primitive() is None
+
+
+@needs_library
+def test_equal_products_compute_with_their_own_weights() -> None:
+    both = [(linear(w, b, RELU), FrozenLinear(w, b, RELU)) for w, b in ((numbers(8, 5), numbers(5)), (numbers(8, 5) * 2, numbers(5) - 1))]
+    rows = [numbers(3, 8), numbers(9, 8)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda index: both[index % 2][0](rows[index % 3 == 0]), range(200)))
+    for index, result in enumerate(results):
+        torch.testing.assert_close(result, both[index % 2][1](rows[index % 3 == 0]))

@@ -179,11 +179,14 @@ class Predictor:
     __call__ = run
 
     def plan(self) -> Plan:
-        """Return its memory plan, including the weights kept twice. Raises `SchemaError` with onnxruntime."""
+        """Return its memory plan. Raises `SchemaError` with onnxruntime.
+
+        Packed weights count beside the parameters, except for parameters still in their file.
+        """
         self._check_engine("a plan")
         from foreshape.compiler.memory import Plan
 
-        return Plan(self.model.program, self.outputs, frozen=True)
+        return Plan(self.model.program, self.outputs, frozen=True, in_files=self.model.scope.deferred())
 
     def profile(self, feed: Mapping[str, Any] | Any, *more: Any, runs: int | None = None) -> Profile:
         """Profile an answer, layer by layer.

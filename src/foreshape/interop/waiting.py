@@ -85,7 +85,7 @@ class _Opened:
             except OSError as error:
                 raise FormatError(f"{self._path}: the parameter {name[:100]!r} cannot be read: {error.strerror or error}") from None
         if len(left) or changed:
-            raise FormatError(f"{self._path} was changed after it was opened, and the parameter {name[:100]!r} had not been read yet: open it again")
+            raise FormatError(f"{self._path} was changed after it was opened, and the parameter {name[:100]!r} is not in memory: open it again")
         return out.to(device)
 
     def _state(self) -> tuple[int, int]:

@@ -287,6 +287,8 @@ class Step:
     """True if a frozen step shall become one series of kernels (`foreshape.compiler.lowering.fusion.frozen_series`), even where other kernels are as fast."""
     half: bool = False
     """True if products and convolutions of a frozen step, and the values between them, shall be bf16."""
+    packs: set[str] = field(default_factory=set[str])
+    """The names of constants made of frozen persistables for kernels of their own, without further need of these."""
     target: DeviceTarget = field(default_factory=current_target)
     """The device that it is made for: by default the one of `foreshape.machine.targets.compiling_for`."""
 
@@ -294,6 +296,14 @@ class Step:
         """Return the values that the step is bound to: the persistables' tensors, and the constants made of them."""
         by_id = {id(p): tensor for p, tensor in zip(self.persistables, tensors, strict=True)}
         return (*tensors, *(make(*(by_id[id(p)] for p in values)) for _, values, make in self.derived))
+
+    def lent(self) -> set[str]:
+        """Return the names of the persistables that the calls read only as packed constants."""
+        kept = {v for i in self.calls for v in (*i.uses(), *i.writes(), *(place for place, _ in i.stores))} | {*self.fetches, *self.rates}
+        kept |= {v for i in self.calls if isinstance(i, OpCall) for v in i.updated}
+        kept |= {v for name, values, _ in self.derived if name not in self.packs for v in values}
+        read = {v for _, values, _ in self.derived for v in values}
+        return {v.name for v in self.persistables if v in read and v not in kept}
 
     def parameters(self) -> list[Value]:
         """Return the parameters of the step: the feeds, then the offsets of ragged ones."""

@@ -6,7 +6,7 @@ Every run asks for a plan's peak, and few for its pictures, so these are importe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from foreshape.compiler.lowering import fuse, lower
@@ -47,19 +47,26 @@ class Plan(Figures):
         live: the lifetimes of values, if known already.
         frozen: the parameters do not change, as in inference.
         device: the name of the device that the step is made for, as "cuda"; without it the processor's plan is made.
+        in_files: the names of parameters still in files: packed ones are in memory once.
 
     Attributes:
         target: the kind of device that the plan is for.
     """
 
     def __init__(
-        self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None, frozen: bool = False, device: str | None = None
+        self,
+        program: Program,
+        fetch: Iterable[Variable | str] = (),
+        live: Liveness | None = None,
+        frozen: bool = False,
+        device: str | None = None,
+        in_files: Collection[str] = (),
     ) -> None:
         self.program, self.target = program, target_of(device)
         self.fetch = tuple(_names(program, fetch))
         if live is None:
             with compiling_for(self.target):
-                live = _live(program, self.fetch, frozen)
+                live = _live(program, self.fetch, frozen, in_files)
         super().__init__(live)
 
     # --- to look at
@@ -137,13 +144,16 @@ def _rows_of(program: Program, name: str) -> Size:
 
 @border("the memory cannot be planned", MemoryPlanError)
 @collector_waits
-def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
+def _live(program: Program, fetch: tuple[str, ...], frozen: bool, in_files: Collection[str]) -> Liveness:
     """Return the records of a step of a program, as the engine runs it."""
     program.refresh()
     unknown = unknown_types(with_inner(needed_ops(program.global_block, fetch)))
     if unknown:
         raise MemoryPlanError(f"the memory cannot be planned: {not_known(unknown)}")
-    return liveness(fuse(lower(program.global_block, fetch, frozen=frozen)))
+    lowered = fuse(lower(program.global_block, fetch, frozen=frozen))
+    live, lent = liveness(lowered), lowered.lent().intersection(in_files)
+    live.held = [record for record in live.held if not record.names or not lent.issuperset(record.names)]
+    return live
 
 
 def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from foreshape.core.spec import BF16
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import torch_dtype
 from foreshape.interop.onnx.importer import Importer
-from foreshape.interop.parameters import LARGE, Stored
-from foreshape.language.wire.files import forget_pages
+from foreshape.interop.parameters import Stored
+from foreshape.language.wire.files import check_unchanged, forget_pages
 from foreshape.machine.kernels.pages import empty
 from foreshape.runtime.engine import Scope
+
+LARGE: Final = 1 << 23
+"""From so many bytes on parameters stay in their file, mapped anyway, until their use; a frozen step packs them and keeps no others."""
 
 
 class OnnxParameters:
@@ -34,10 +37,11 @@ class OnnxParameters:
         """Return a parameter in memory of its own.
 
         Raises:
-            FormatError: the file has other data than its dims say, or an external file cannot be read.
+            FormatError: the file has other data than its dims say, or was changed since it was opened; or an external file cannot be read.
         """
         constant = self._importer.parameters[name]
         array = self._importer.numbers(constant)
+        check_unchanged(array, name)
         dtype = self._importer.program.global_block.vars[name].spec.known_dtype
         out = empty(array.shape, torch_dtype(dtype))
         if dtype is BF16:

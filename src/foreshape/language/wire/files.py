@@ -44,7 +44,43 @@ def map_file(path: Any, limit: int, writable: bool = True) -> Any:
         FormatError: as `read_file`.
     """
     with open_file(path, limit) as file:
-        return map_opened(file, writable)
+        data = map_opened(file, writable)
+        if isinstance(data, MappedFile):
+            data.path, data.state = os.path.abspath(os.fsdecode(path)), _state(os.fstat(file.fileno()))
+        return data
+
+
+class MappedFile(mmap.mmap):
+    """A mapped file, with its path and its state when it was opened."""
+
+    path: str | None = None
+    state: tuple[int, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """Return True if the file was written over in its place since. A file put in its place by a rename changes nothing."""
+        with contextlib.suppress(OSError):
+            if self.size() < len(self):
+                return True
+        with contextlib.suppress(OSError):
+            state = () if self.path is None else _state(os.stat(self.path))
+            return state[:2] == self.state[:2] and state != self.state
+        return False
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(array: Any, name: str) -> None:
+    """Refuse an array over a mapped file written over since it was opened: bytes behind its end would end the process.
+
+    Args:
+        name: of the parameter, for the error.
+    """
+    data = mapping_of(array)
+    if isinstance(data, MappedFile) and data.is_changed:
+        raise FormatError(f"{data.path} was changed after it was opened, and the parameter {name[:100]!r} is not in memory: open it again")
 
 
 def mapping_of(array: Any) -> mmap.mmap | None:
@@ -100,7 +136,7 @@ def map_opened(file: IO[bytes], writable: bool = True) -> Any:
     """Return the bytes of an open file, as from `map_file`."""
     try:
         size = os.fstat(file.fileno()).st_size
-        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()
+        return MappedFile(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()
     except (OSError, ValueError) as error:
         raise FormatError(f"the file cannot be mapped into memory: {getattr(error, 'strerror', None) or error}") from None
 

@@ -279,7 +279,7 @@ class FrozenLinear:
 
 
 def convolution(
-    weight: Tensor,
+    weight: Tensor | ByteWeight,
     bias: Tensor | None,
     strides: Sequence[int],
     paddings: Paddings,
@@ -287,30 +287,27 @@ def convolution(
     groups: int,
     following: Following,
     columns: bool = False,
-    given: ByteWeight | None = None,
 ) -> PackedConvolution | FrozenConvolution:
     """Return a convolution with a constant weight and its activation (see `FrozenConvolution`), by oneDNN's own library if installed.
 
-    ``columns``: the images are one pixel wide. ``given``: the bytes of the weight, for images of bytes.
+    ``weight``: also of bytes, for images of bytes. ``columns``: the images are one pixel wide.
     """
-    found, turns = library(), columns and weight.shape[2] > 1 == weight.shape[3] and not callable(paddings) and paddings[1] == 0
+    shape = (weight.whole if isinstance(weight, ByteWeight) else weight).shape
+    found, turns = library(), columns and shape[2] > 1 == shape[3] and not callable(paddings) and paddings[1] == 0
 
     def otherwise(weight: Tensor) -> FrozenConvolution:
         return FrozenConvolution(weight.transpose(2, 3).contiguous() if turns else weight, bias, strides, paddings, dilations, groups, following)
 
     if found is None:
-        return FrozenConvolution(weight, bias, strides, paddings, dilations, groups, following)
-    after = in_library(following)
+        numbers = weight.numbers(0) if isinstance(weight, ByteWeight) else weight
+        return FrozenConvolution(numbers, bias, strides, paddings, dilations, groups, following)
+    settings = (strides, paddings, dilations, groups, in_library(following), otherwise)
     if turns and not callable(paddings):
-        rows = weight.transpose(2, 3).contiguous()
-        if given is not None:
-            turned = given._replace(whole=given.whole.transpose(2, 3).contiguous())
-            settings = (strides[::-1], paddings[::-1], dilations[::-1], groups, after, otherwise)
-            return ByteConvolution(found, rows, bias, *settings, given=turned, columns=True)
-        return PackedConvolution(found, rows, bias, strides[::-1], paddings[::-1], dilations[::-1], groups, after, otherwise, columns=True)
-    if given is not None:
-        return ByteConvolution(found, weight, bias, strides, paddings, dilations, groups, after, otherwise, given=given)
-    return PackedConvolution(found, weight, bias, strides, paddings, dilations, groups, after, otherwise)
+        settings = (strides[::-1], paddings[::-1], dilations[::-1], *settings[3:])
+    if isinstance(weight, ByteWeight):
+        weight = weight._replace(whole=weight.whole.transpose(2, 3).contiguous()) if turns else weight
+        return ByteConvolution(found, weight, bias, *settings, columns=turns)
+    return PackedConvolution(found, weight.transpose(2, 3).contiguous() if turns else weight, bias, *settings, columns=turns)
 
 
 def transposed_convolution(
@@ -331,17 +328,17 @@ def transposed_convolution(
     return PackedTransposedConvolution(found, weight, bias, *settings, in_library(following), otherwise)
 
 
-def linear(weight: Tensor, bias: Tensor | None, following: Following, given: ByteWeight | None = None, ragged: bool = False) -> PackedProduct | FrozenLinear:
+def linear(weight: Tensor | ByteWeight, bias: Tensor | None, following: Following, ragged: bool = False) -> PackedProduct | FrozenLinear:
     """Return a product of rows with a constant weight and its activation (see `FrozenLinear`), by oneDNN's own library if installed.
 
-    ``given``: the bytes of the weight, for rows of bytes. ``ragged``: the number of rows is another in most calls.
+    ``weight``: also of bytes, for rows of bytes. ``ragged``: the number of rows is another in most calls.
     """
     found = library()
     if found is None:
-        return FrozenLinear(weight, bias, following)
+        return FrozenLinear(weight.numbers(1) if isinstance(weight, ByteWeight) else weight, bias, following)
     after, otherwise = in_library(following), partial(FrozenLinear, bias=bias, following=following)
-    if given is not None:
-        return ByteProduct(found, weight, bias, after, otherwise, given)
+    if isinstance(weight, ByteWeight):
+        return ByteProduct(found, weight, bias, after, otherwise)
     return (RaggedProduct if ragged else PackedProduct)(found, weight, bias, after, otherwise)
 
 

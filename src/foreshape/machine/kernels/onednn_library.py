@@ -16,6 +16,7 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from foreshape.core.values.openmp import loading_openmp
 from foreshape.errors import ForeshapeError
@@ -181,14 +182,36 @@ def _check(status: int, what: str, refusals: Sequence[int] = (_UNIMPLEMENTED,)) 
 class Handle:
     """An object of the library, destroyed with this one, and the owners of its memory."""
 
-    __slots__ = ("_destroy", "held", "value")
+    __slots__ = ("__weakref__", "_destroy", "held", "kernel", "record", "value")
 
     def __init__(self, value: int | None, destroy: Callable[[int | None], int]) -> None:
         self.value, self._destroy = value, destroy
         self.held: Any = None
+        self.kernel: KernelChoice | None = None
+        """The kernel of a description."""
+        self.record: Any = None
+        """The computation of a description."""
+
+    def borrow(self, value: int | None, owner: Handle) -> None:
+        """Stand for an object within another one, in place of an own one."""
+        old, destroy = self.value, self._destroy
+        self.value, self._destroy, self.held = value, _nothing, owner
+        destroy(old)
 
     def __del__(self) -> None:
         self._destroy(self.value)
+
+
+class KernelChoice(NamedTuple):
+    """The kernel of a description: the threads it is made for, its computation as written by ``repr``, and its rank among the kernels of this."""
+
+    threads: int
+    computation: str
+    rank: int
+
+
+def _nothing(value: int | None) -> int:
+    return 0
 
 
 class Library:
@@ -215,6 +238,7 @@ class Library:
         # Kernels are kept here, by sizes. With the library's own cache too, a process with many networks crashed while it made a kernel.
         _check(functions.dnnl_set_primitive_cache_capacity(c_int(0)), "to keep nothing")
         self.handle = lru_cache(256)(self._handle)
+        self._primitives: WeakValueDictionary[KernelChoice, Handle] = WeakValueDictionary()
         self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
 
     def _make(self, kind: str, *arguments: Any, by: str = "create", destroyed: str | None = None) -> Handle:
@@ -230,7 +254,20 @@ class Library:
         return Handle(pointer.value, destroy)
 
     def described(self, primitive: Primitive) -> Handle:
-        """Return the description of a computation."""
+        """Return the description of a computation: of a primitive that is there, its own one."""
+        with self.using(primitive.threads):
+            kernel = KernelChoice(self.threads(), repr(primitive), 0)
+        existing = self._primitives.get(kernel)
+        if existing is None:
+            description = self._first_described(primitive)
+        else:
+            description = Handle(None, _nothing)
+            self._borrow(description, existing)
+        description.kernel, description.record = kernel, primitive
+        return description
+
+    def _first_described(self, primitive: Primitive) -> Handle:
+        """Return a new description of a computation."""
         with self.using(primitive.threads):
             return getattr(self, primitive.kind)(*primitive.arguments)
 
@@ -408,8 +445,20 @@ class Library:
         Raises:
             Unimplemented: there is none, or only the slowest one.
         """
-        _check(self._functions.dnnl_primitive_desc_next_impl(_pointer(description)), "another kernel", (_LAST,))
+        kernel = description.kernel
+        if description.held is not None:  # a primitive's own description stays as it is
+            record, rank = description.record, 0 if kernel is None else kernel.rank
+            description = self._first_described(record)
+            description.record = record
+            for _ in range(rank):
+                self._advance(description)
+        self._advance(description)
+        if kernel is not None:
+            description.kernel = kernel._replace(rank=kernel.rank + 1)
         return self.quick(description)
+
+    def _advance(self, description: Handle) -> None:
+        _check(self._functions.dnnl_primitive_desc_next_impl(_pointer(description)), "another kernel", (_LAST,))
 
     def without_garbage(self, description: Handle) -> Handle:
         """Return the description of a convolution with one filter to a group, by a kernel of steady speed.
@@ -422,7 +471,25 @@ class Library:
         return description
 
     def primitive(self, description: Handle) -> Handle:
-        return self._make("primitive", _pointer(description))
+        """Return the primitive of a description, the same one for equal descriptions as long as somebody holds it.
+
+        Its code has some 20 to 200 KB, and a description 100 KB, so the description becomes the primitive's own.
+        """
+        kernel = description.kernel
+        primitive = None if kernel is None else self._primitives.get(kernel)
+        if primitive is None:
+            primitive = self._make("primitive", _pointer(description))
+            primitive.kernel = kernel
+            primitive = primitive if kernel is None else self._primitives.setdefault(kernel, primitive)
+        if description.held is not primitive:
+            self._borrow(description, primitive)
+        return primitive
+
+    def _borrow(self, description: Handle, primitive: Handle) -> None:
+        """Let a description be the one within a primitive."""
+        pointer = c_void_p()
+        _check(self._functions.dnnl_primitive_get_primitive_desc(_pointer(primitive), byref(pointer)), "the description of a primitive")
+        description.borrow(pointer.value, primitive)
 
     def wanted_weights(self, primitive: Handle) -> Handle:
         """Return the weight layout that a described primitive wants."""
@@ -466,6 +533,15 @@ class Library:
             description = self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
             read, written = self.memory(source, at), self.memory(result, to)
             self.run(self.primitive(description), {SOURCE: read, RESULT: written})
+
+    def can_reorder(self, source: Handle, result: Handle) -> bool:
+        """Return True if a tensor in one order can be copied to another."""
+        engine = _pointer(self._engine)
+        try:
+            self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
+        except Unimplemented:
+            return False
+        return True
 
     def add_product(self, sizes: tuple[int, int, int], by: float, a: int, step_a: int, b: int, step_b: int, c: int, step_c: int) -> None:
         """Compute ``c += by a b`` of matrices ``[m, k]`` and ``[k, n]`` at these addresses, in one pass over ``c``.

@@ -164,22 +164,25 @@ class PackedWeight:
     """A weight, in the order for its kernels (mostly the same for all sizes), and the kernels.
 
     Args:
+        weight: fp32, or a function that makes it for the first kernel of fp32 operands.
+        shape: of the weight.
         dims, steps: of the weight, as the library has them, with the steps between elements of a contiguous one.
         otherwise: makes, of the contiguous weight, the kernel for sizes without a kernel of the library, and for tensors without elements.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, dims: Sequence[int], steps: Sequence[int], bias: Tensor | None,
-        functions: Sequence[Function], otherwise: Callable[[Tensor], Any],
+        self, library: Library, weight: Tensor | Callable[[], Tensor], shape: Sequence[int], dims: Sequence[int], steps: Sequence[int],
+        bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Any],
     ) -> None:  # fmt: skip
         out = dims[0] * dims[1] if len(dims) == 5 else dims[-1] if len(dims) == 2 else dims[0]
-        if any(t.dtype is not torch.float32 or t.device.type != "cpu" for t in (weight, *(() if bias is None else (bias,)))):
+        if any(t.dtype is not torch.float32 or t.device.type != "cpu" for t in (weight, bias) if isinstance(t, Tensor)):
             raise ShapeError("a weight and its bias must be fp32 in memory")
         if bias is not None and tuple(bias.shape) != (out,):
             raise ShapeError(f"a bias must have one number for each of {out} results; it is {list(bias.shape)}")
         self._library, self._functions, self._otherwise = library, tuple(functions), otherwise
-        self._value: Tensor = weight.contiguous()
-        self._shape, self._order = tuple(weight.shape), library.strided(dims, steps)
+        self._value: Tensor | None = weight.contiguous() if isinstance(weight, Tensor) else None
+        self._make = None if isinstance(weight, Tensor) else weight
+        self._shape, self._order = tuple(shape), library.strided(dims, steps)
         self._rows, self._any = self._order, Memory(tuple(dims), None)
         self._bias = None if bias is None else bias.contiguous()
         self._kernels: dict[Hashable, Kernel] = {}
@@ -226,7 +229,15 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Return the bytes of the weight."""
-        return self._value.nbytes
+        return 4 * prod(self._shape) if self._value is None else self._value.nbytes
+
+    def _numbers(self) -> Tensor:
+        """Return the weight as it is held, or made now."""
+        value, make = self._value, self._make
+        if value is None:
+            assert make is not None
+            value = make().contiguous()
+        return value
 
     def _unpacked(self, x: Tensor) -> Kernel | None:
         """Return the kernel over the weight as it was given, if that is the fastest one."""
@@ -241,22 +252,23 @@ class PackedWeight:
         raise NotImplementedError
 
     def _other(self) -> Kernel:
-        weight = self._value
+        weight = held = self._numbers()
         if not self._library.same(self._order, self._rows):
             weight = torch.empty(prod(self._shape), dtype=torch.float32, device="cpu")
-            self._library.reorder(self._order, self._value.data_ptr(), self._rows, weight.data_ptr())
+            self._library.reorder(self._order, held.data_ptr(), self._rows, weight.data_ptr())
         kernel = self._otherwise(weight.view(self._shape))
         return lambda x, other, into: kernel(x) if other is None else kernel.add(x, other)
 
     def _finish(self, description: Handle, record: Primitive, bias: Memory | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
         """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
-        library, value, order = self._library, self._value, self._order
+        library, order = self._library, self._order
+        value = held = self._numbers()
         layout = library.wanted_weights(description)
         if not library.same(layout, order):
             value = torch.empty(library.nbytes(layout), dtype=torch.uint8, device="cpu")
-            library.reorder(order, self._value.data_ptr(), layout, value.data_ptr())
-            if not self._packed:
-                self._value, self._order = value, layout
+            library.reorder(order, held.data_ptr(), layout, value.data_ptr())
+        if not self._packed:
+            self._value, self._order = value, layout
         self._packed = True
         constants = {WEIGHTS: library.memory(layout, value.data_ptr(), value)}
         if self._bias is not None and bias is not None:
@@ -294,19 +306,21 @@ class PackedConvolution(PackedWindows):
     """``function(convolution(x, weight) + bias [+ other])``.
 
     Args:
-        weight: [out, channels / groups, height, width], fp32.
+        weight: [out, channels / groups, height, width], fp32, or a function that makes it, of this ``shape``.
         bias: [out], or None.
         paddings: for each axis, at both ends; or from the sizes of the images to the zeros before and behind.
         columns: of images of width 1 the weight and the settings are those of rows. They lie in memory alike, and the library computes rows faster.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int,
-        functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise], columns: bool = False,
+        self, library: Library, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, strides: Sequence[int], paddings: Paddings,
+        dilations: Sequence[int], groups: int, functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise], columns: bool = False,
+        shape: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        out, per, *window = weight.shape
+        shape = weight.shape if isinstance(weight, Tensor) else shape
+        out, per, *window = shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
-        super().__init__(library, weight, dims, row_major_strides(dims), bias, functions, otherwise)
+        super().__init__(library, weight, shape, dims, row_major_strides(dims), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), paddings)
         self._channels, self._columns = per * groups, columns
 
@@ -352,19 +366,26 @@ class PackedProduct(PackedWeight):
     """``function(x weight + bias [+ other])`` of rows.
 
     Args:
-        weight: [k, n], fp32.
+        weight: [k, n], fp32, or a function that makes it, of this ``shape``.
         bias: [n], or None.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], OtherProduct]
+        self,
+        library: Library,
+        weight: Tensor | Callable[[], Tensor],
+        bias: Tensor | None,
+        functions: Sequence[Function],
+        otherwise: Callable[[Tensor], OtherProduct],
+        shape: Sequence[int] = (),
     ) -> None:
-        super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
-        self._given = ref(self._value)
+        shape = weight.shape if isinstance(weight, Tensor) else shape
+        super().__init__(library, weight, shape, shape, row_major_strides(shape), bias, functions, otherwise)
+        self._given = None if self._value is None else ref(self._value)
 
     def _unpacked(self, x: Tensor) -> Kernel | None:
         """Return the kernel of a single row if its weight is still there as given: all its time goes to reading that, and torch's product reads faster."""
-        weight = self._given() if x.numel() == self._shape[0] else None
+        weight = self._given() if self._given is not None and x.numel() == self._shape[0] else None
         if weight is None:
             return None
         unpacked = self._otherwise(weight).unpacked

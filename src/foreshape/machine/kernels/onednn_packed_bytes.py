@@ -58,12 +58,13 @@ _EVEN = ("relu", "leaky_relu")
 
 
 class _Bytes:
-    """A weight of bytes in the order for its kernels, and the bias."""
+    """A weight of bytes, once, in the order for its kernels, and the bias."""
 
     def __init__(self, library: Library, given: ByteWeight, dims: Sequence[int], bias: Tensor | None, functions: Sequence[Function], axes: int) -> None:
         self._dims, self._functions, self._axes = tuple(dims), tuple(functions), axes
-        self._whole, self._steps, self._zero, self._bias = given.whole.contiguous(), given.steps.float().contiguous(), given.zero, bias
-        self._packed: list[tuple[Handle, Tensor]] = []
+        self._shape, self._steps, self._zero, self._bias = given.whole.shape, given.steps.float().contiguous(), given.zero, bias
+        self._rows = library.strided(self._dims, row_major_strides(self._dims), S8)
+        self._packed: list[tuple[Handle, Tensor]] = [(self._rows, given.whole.contiguous())]
         self.any = Memory(self._dims, None, S8)
 
     def described(
@@ -127,20 +128,34 @@ class _Bytes:
             if library.same(order, wanted):
                 return library.memory(order, value.data_ptr(), value)
         value: Tensor = torch.empty(library.nbytes(wanted), dtype=torch.uint8, device="cpu")
-        library.reorder(library.strided(self._dims, row_major_strides(self._dims), S8), self._whole.data_ptr(), wanted, value.data_ptr())
-        self._packed.append((wanted, value))
+        order, held = self._packed[0]
+        library.reorder(order, held.data_ptr(), wanted, value.data_ptr())
+        if order is self._rows and library.can_reorder(wanted, self._rows):
+            self._packed[0] = wanted, value
+        else:
+            self._packed.append((wanted, value))
         return library.memory(wanted, value.data_ptr(), value)
+
+    def weight(self, library: Library) -> ByteWeight:
+        """Return the weight in the order of its rows."""
+        order, value = self._packed[0]
+        if order is not self._rows:
+            whole: Tensor = torch.empty(self._shape, dtype=torch.int8, device="cpu")
+            library.reorder(order, value.data_ptr(), self._rows, whole.data_ptr())
+        else:
+            whole = value.view(self._shape)
+        return ByteWeight(whole, self._steps, self._zero)
 
 
 class ByteConvolution(PackedConvolution):
-    """A `PackedConvolution` with the bytes of its weight."""
+    """A `PackedConvolution` with the bytes of its weight, and the fp32 numbers for images of fp32 alone."""
 
-    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, *settings: Any, given: ByteWeight, columns: bool = False) -> None:
-        super().__init__(library, weight, bias, *settings, columns=columns)
-        groups, functions = settings[3], settings[4]
-        out, per, *window = weight.shape
+    def __init__(self, library: Library, weight: ByteWeight, bias: Tensor | None, *settings: Any, columns: bool = False) -> None:
+        groups, functions, shape = settings[3], settings[4], weight.whole.shape
+        out, per, *window = shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
-        self._in_bytes = _Bytes(library, given, dims, bias, functions, 3 if groups > 1 else 1)
+        in_bytes = self._in_bytes = _Bytes(library, weight, dims, bias, functions, 3 if groups > 1 else 1)
+        super().__init__(library, lambda: in_bytes.weight(library).numbers(0), bias, *settings, columns=columns, shape=shape)
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Kept], wanted: Grid | None) -> tuple[DescribedPrimitive, Kept]:
         x, out, settings = self.windows(dims[0])
@@ -151,11 +166,11 @@ class ByteConvolution(PackedConvolution):
 
 
 class ByteProduct(PackedProduct):
-    """A `PackedProduct` with the bytes of its weight."""
+    """A `PackedProduct` with the bytes of its weight, and the fp32 numbers for rows of fp32 alone."""
 
-    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Any, given: ByteWeight) -> None:
-        super().__init__(library, weight, bias, functions, otherwise)
-        self._in_bytes = _Bytes(library, given, weight.shape, bias, functions, 2)
+    def __init__(self, library: Library, weight: ByteWeight, bias: Tensor | None, functions: Sequence[Function], otherwise: Any) -> None:
+        in_bytes = self._in_bytes = _Bytes(library, weight, weight.whole.shape, bias, functions, 2)
+        super().__init__(library, lambda: in_bytes.weight(library).numbers(1), bias, functions, otherwise, shape=weight.whole.shape)
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Kept], wanted: Grid | None) -> tuple[DescribedPrimitive, Kept]:
         self._fit(dims[0])

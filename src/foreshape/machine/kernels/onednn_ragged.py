@@ -15,6 +15,7 @@ from foreshape.errors import ShapeError
 from foreshape.machine.kernels.onednn_chain import ChainLine, Series
 from foreshape.machine.kernels.onednn_library import Library
 from foreshape.machine.kernels.onednn_packed import PackedProduct
+from foreshape.machine.kernels.onednn_packed_bytes import ByteProduct
 from foreshape.machine.kernels.onednn_steps import ChainKernel
 
 PART = 32
@@ -58,7 +59,8 @@ class RaggedSeries(Series):
 
     def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int, in_half: bool = False) -> None:
         super().__init__(library, steps, count, in_half)
-        self._is_large = sum(s.stage.nbytes for s in steps if isinstance(s.stage, PackedProduct)) > LARGE
+        fp32 = [s.stage for s in steps if isinstance(s.stage, PackedProduct) and not isinstance(s.stage, ByteProduct)]
+        self._is_large = sum(stage.nbytes for stage in fp32) > LARGE
 
     def __call__(self, *given: Tensor) -> Any:
         count = len(given[0])

@@ -45,7 +45,7 @@ class PackedTransposedConvolution(PackedWindows):
     ) -> None:
         channels, out, height, width = weight.shape
         pixels = height * width
-        super().__init__(library, weight, (out, channels, height, width), (pixels, out * pixels, width, 1), bias, functions, otherwise)
+        super().__init__(library, weight, weight.shape, (out, channels, height, width), (pixels, out * pixels, width, 1), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
         self._channels = channels
 

@@ -46,12 +46,17 @@ class Emitted:
             ExecutionError: a persistable variable has no value, or one of another shape or element type.
         """
         values: list[Any] = []
+        lent: set[int] = set()
+        lendable = self.lowered.lent() if self.lowered.frozen and device is None else set[str]()
         missing: list[str] = []
         for p in self.lowered.persistables:
             if p.name not in scope and p.variable is not None and p.variable.value is not None:
                 scope.store(p.name, constant_tensor(p.variable))
             if p.name not in scope:
                 missing.append(p.name)
+            elif p.name in lendable and (value := scope.lend(p.name)) is not None:
+                lent.add(len(values))
+                values.append(value)
             elif device is None:
                 place = getattr(value := scope.tensor(p.name), "device", None)
                 values.append(value if place is None or place.type == "cpu" else scope.move(p.name, "cpu"))
@@ -80,6 +85,7 @@ class Emitted:
         namespace["store"] = store
         with device or nullcontext():  # constants are made there
             bound = self.lowered.bound(*values)
+        bound = tuple([None if index in lent else value for index, value in enumerate(bound)])  # packed: in memory once
         return Bound.of(self.code, namespace, bound, scope_dims, {})
 
 

@@ -95,6 +95,16 @@ class Scope:
                 del self._waiting[name]
             return self._values.get(name)
 
+    def lend(self, name: str) -> Tensor | None:
+        """Return a deferred value for a while: it stays deferred, and is made again at its first use. None for any other value."""
+        with self._lock, torch.inference_mode():
+            make = self._waiting.get(name)
+            return None if make is None else _stored(make(), owned=True)
+
+    def deferred(self) -> set[str]:
+        """Return the names of the deferred values."""
+        return {*self._waiting}
+
     def names(self) -> list[str]:
         """Return the names of all values, sorted."""
         return sorted({*self._values, *self._waiting})

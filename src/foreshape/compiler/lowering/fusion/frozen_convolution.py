@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from foreshape.compiler.lowering.fusion.byte_weights import FrozenWeight, byte_weight
+from foreshape.compiler.lowering.fusion.byte_weights import FrozenWeight, byte_weight, packed_bytes
 from foreshape.compiler.lowering.fusion.frozen import Chain, follow, follow_normalization, frozen_numbers
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.compiler.lowering.fusion.images import are_images
@@ -71,9 +71,8 @@ def _rewrite(graph: Graph, i: KernelCall, computation: _Windows) -> bool:
     w, dims = _weight(graph, i, computation), dims_of(filters)
     assert w is not None and dims is not None
     chain = follow(graph, i, 1, residuals=not isinstance(computation, ImageTransposedConvolution))
-    name = graph.pack(
-        "convolution", [*w.values, *chain.values()], product(_as_computed(dims, computation)[0]) * 4, _maker(chain, computation, _are_columns(x), dims, w)
-    )
+    size = packed_bytes(graph, x, product(_as_computed(dims, computation)[0]), w.bytes is not None)
+    name = graph.pack("convolution", [*w.values, *chain.values()], size, _maker(chain, computation, _are_columns(x), dims, w))
     done = _stand_in(graph, x, chain, name, lambda: _workspace(i, computation, chain))
     graph.drop_unused([filters] if done else [])  # as of filters of one axis, which are an image's here
     return done
@@ -124,7 +123,7 @@ def _maker(chain: Chain, computation: _Windows, columns: bool = False, dims: Dim
         quantized: ByteWeight | None = None
         if bytes is not None:
             quantized, values = bytes(weight, values[0]), values[1:]
-            weight = quantized.numbers(0)
+            weight = quantized.whole
         weight = weight.reshape(dims) if dims else weight
         step_values, following = chain.ends(values)
         if isinstance(computation, ImageTransposedConvolution):
@@ -132,14 +131,12 @@ def _maker(chain: Chain, computation: _Windows, columns: bool = False, dims: Dim
                 *folded(weight, steps, step_values, axis=1), computation.strides, computation.paddings, computation.more, computation.dilations, following
             )
         paddings = computation.paddings if isinstance(computation, ImageConvolution) else partial(_pads, computation, weight.shape[2:])
-        folds, bias = folded(weight, steps, step_values)
         count = joined(weight.shape, computation.groups)
-        folds = join(folds, computation.groups, count) if count > 1 else folds
-        if quantized is not None:
-            quantized = ByteWeight(
-                join(quantized.whole, computation.groups, count) if count > 1 else quantized.whole, folded(quantized.steps, steps, step_values)[0]
-            )
-        return convolution(folds, bias, computation.strides, paddings, computation.dilations, computation.groups // count, following, columns, quantized)
+        folds, bias = folded(weight if quantized is None else quantized.steps, steps, step_values)
+        out = folds if quantized is None else weight
+        out = join(out, computation.groups, count) if count > 1 else out
+        out = out if quantized is None else ByteWeight(out, folds)
+        return convolution(out, bias, computation.strides, paddings, computation.dilations, computation.groups // count, following, columns)
 
     return make
 

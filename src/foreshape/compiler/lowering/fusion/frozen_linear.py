@@ -15,7 +15,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from foreshape.compiler.lowering.fusion.byte_weights import FrozenWeight, byte_weight
+from foreshape.compiler.lowering.fusion.byte_weights import FrozenWeight, byte_weight, packed_bytes
 from foreshape.compiler.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.compiler.lowering.fusion.products import products_of_rows, rows_of
@@ -100,7 +100,7 @@ def _product(graph: Graph, i: KernelCall, transposed: bool) -> _RowProduct | Non
 
 def _rewrite(graph: Graph, p: _RowProduct) -> bool:
     chain = p.chain
-    name = graph.pack("linear", p.values(), 4 * p.k * p.n, _maker(p))
+    name = graph.pack("linear", p.values(), packed_bytes(graph, p.rows, p.k * p.n, p.weight.bytes is not None), _maker(p))
     arguments = [p.rows] if chain.other is None else [p.rows, chain.other]
     call = fused(chain.last, packed.linear(name, chain.other is not None, p.workspace), arguments, [chain.out])
     done = graph.replace(chain.taken(call))
@@ -164,8 +164,7 @@ def _maker(p: _RowProduct) -> Callable[..., Any]:
             return linear(*folds(weight, *step_values), following, ragged=ragged)
         quantized = bytes(weight, values[0])
         step_values, following = chain.ends(values[1:])
-        steps = folded(quantized.steps, chain.folds(), step_values)[0]
-        folded_weight = ByteWeight(quantized.whole.t().contiguous() if transposed else quantized.whole, steps)
-        return linear(*folds(quantized.numbers(0 if transposed else 1), *step_values), following, folded_weight)
+        steps, bias = folded(quantized.steps, chain.folds(), step_values)
+        return linear(ByteWeight(quantized.whole.t().contiguous() if transposed else quantized.whole, steps), bias, following)
 
     return make

@@ -79,7 +79,9 @@ def _rewrite(graph: Graph, i: OpCall, roundings: dict[KernelCall, Value]) -> boo
     chain = follow(graph, p.scaled, spec.rank - 1, residuals=library() is not None)
     chain.gone += p.calls
     values = [v for v in (weight, p.zero, *p.factors) if isinstance(v, Value)]
-    name = graph.pack("bytes", [*values, *chain.values()], 4 * k * n, _maker(p, chain, len(values)))
+    engine = library()
+    size = k * n if engine is not None and engine.multiplies_bytes else 4 * k * n
+    name = graph.pack("bytes", [*values, *chain.values()], size, _maker(p, chain, len(values)))
     workspace = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
     arguments: list[Argument] = [rounded] if chain.other is None else [rounded, chain.other]
     call = fused(chain.last, packed.linear(name, chain.other is not None, workspace), arguments, [chain.out])
@@ -170,9 +172,9 @@ def _maker(p: _IntegerRows, chain: Chain, count: int) -> Callable[..., Any]:
             steps = steps * (next(remaining).double().reshape(-1) if isinstance(factor, Value) else factor)
         step_values, following = chain.ends(values[count - 1 :])
         whole = in_int8(weight, zero)
-        numbers = (weight.float() - zero) * steps.float()
-        out, bias = folded(numbers, folds, step_values, axis=1)
-        given = None if whole is None else ByteWeight(whole[0], folded(steps.float(), folds, step_values)[0], whole[1])
-        return linear(out, bias, following, given)
+        if whole is None:
+            return linear(*folded((weight.float() - zero) * steps.float(), folds, step_values, axis=1), following)
+        column_steps, bias = folded(steps.float(), folds, step_values)
+        return linear(ByteWeight(whole[0], column_steps, whole[1]), bias, following)
 
     return make

@@ -219,6 +219,8 @@ class Graph:
             return False
         for entry in waiting:
             self.lowered.derived.append(entry[:3])
+            if entry.key is None:
+                self.lowered.packs.add(entry.name)
             self.lowered.packed = self.lowered.packed + entry.size
         stores = [pair for t in replacements for pair in t.stores]
         for t, new in replacements.items():
