@@ -39,6 +39,7 @@ Dims = Sequence[Size]
     after={
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a convolution",
         "frozen_activation": "makes one call of an activation, which a convolution takes in",
+        "frozen_gate": "adds 1 to gates, which a convolution takes in",
     },
     needs=(Feature.ONEDNN,),
 )
