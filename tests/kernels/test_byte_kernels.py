@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.live_tensors import live_bytes
 
 from foreshape.machine.kernels.dynamic_products import DynamicRows
-from foreshape.machine.kernels.frozen import NOTHING, RELU, Following, convolution, linear
+from foreshape.machine.kernels.frozen import NOTHING, RELU, Following, convolution, linear, transposed_convolution
 from foreshape.machine.kernels.onednn_bytes import Grid, Rounded
 from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import library
@@ -104,6 +104,18 @@ def test_products_of_bytes(rows: int, k: int, n: int, adds: bool, of: Any, bias:
     out = kernel(x)
     last = Grid(float(out.abs().max()) / 60 + 0.01, *of)
     compared(series(kernel, last, Grid(0.02, *of), Grid(0.03, *of) if adds else None, False), last, x, *([torch.randn_like(out)] if adds else []))
+
+
+@needs_library
+@pytest.mark.parametrize("of", [SIGNED, UNSIGNED], ids=["signed", "unsigned"])
+def test_transposed_windows_side_by_side_among_bytes(of: Any) -> None:
+    kernel = transposed_convolution(torch.randn(6, 2, 2, 2), torch.randn(2), (2, 2), (0, 0), (0, 0), (1, 1), RELU)
+    x = torch.randn(2, 6, 5, 4).contiguous(memory_format=torch.channels_last)
+    out = kernel(x)
+    last = Grid(float(out.abs().max()) / (60 if of is UNSIGNED else 127), *of)
+    made = series(kernel, last, Grid(0.02, *of), None, pooled=True)
+    compared(made, last, x)
+    assert not any(t.kernel.startswith("ref") for t in made.clocked(x)[1])
 
 
 @needs_library

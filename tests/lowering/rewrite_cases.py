@@ -224,6 +224,11 @@ def frozen_shuffle() -> list[Any]:
     return [layer.reshape(layer.transpose(layer.reshape(x, [0, 2, 3, 6, 6]), [0, 2, 1, 3, 4]), [0, 6, 6, 6])]
 
 
+def frozen_gate() -> list[Any]:
+    x = layer.exp(_images(6))
+    return [x + x * layer.sigmoid(layer.reduce_mean(x, [2, 3], keepdim=True))]
+
+
 def frozen_normalization() -> list[Any]:
     return [layer.layer_norm(_rows())]
 

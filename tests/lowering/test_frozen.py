@@ -137,6 +137,23 @@ def test_forms_of_transposed_convolutions(case: dict[str, Any]) -> None:
         net.same(images(*dims), executor)
 
 
+@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.parametrize(("out", "window", "bias"), [(1, (2, 2), None), (3, (2, 3), None), (2, (1, 4), False), (6, (4, 4), None)], ids=str)
+def test_transposed_windows_side_by_side_within_a_series(out: int, window: tuple[int, int], bias: bool | None) -> None:
+    def describe(x: Any) -> list[Any]:
+        y = layer.conv2d(x, 5, 3, activation="relu")
+        large = layer.sigmoid(layer.conv2d_transpose(y, out, window, stride=window, bias=bias))
+        return [layer.conv2d(large, 4, 1), layer.conv2d_transpose(y, out, window, stride=window, bias=bias)]
+
+    net = Net(describe, images(2, 3, 7, 6), ["batch", 3, "height", "width"])
+    executor = net.same()
+    for dims in ((1, 3, 4, 9), (0, 3, 5, 4)):
+        net.same(images(*dims), executor)
+    if library() is not None:
+        for plain, seen in zip(net.run(fs.Executor()), net.run(fs.Executor(frozen=True, precision="bf16")), strict=True):
+            np.testing.assert_allclose(seen, plain, atol=0.03 * np.abs(plain).max())
+
+
 def test_products_and_sums_with_numbers_go_into_the_weight_and_the_rest_is_one_call() -> None:
     def block(x: Any) -> list[Any]:
         y = layer.batch_norm(layer.conv2d(x, 4, 3)) * number(0.7) + number(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,3 +163,30 @@ def test_parts_of_a_parameter_are_cut_once() -> None:
 
     net = Net(turned, images(3, 4))
     assert "split" not in {i.op.type for i in net.same().step(net.main, net.fetch).emitted.lowered.calls if i.reads()}
+
+
+def excited(x: Any, by_row: bool = False) -> list[Any]:
+    """Images with their product by gates of channels added, in each order, and the gates themselves; ``by_row``: the gates are of rows, too."""
+    y = block(x)
+    gates = layer.hard_sigmoid(layer.conv2d(layer.reduce_mean(y, [3] if by_row else [2, 3], keepdim=True), 4, 1))
+    first = y + y * gates
+    return [block(gates * first + first), gates]
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_tensor_and_its_product_by_gates_are_one_product(by_row: bool) -> None:
+    net = Net(partial(excited, by_row=by_row), images(2, 3, 7, 5), ["batch", 3, 7, 5])
+    executor = net.same()
+    lowered = executor.step(net.main, net.fetch).emitted.lowered
+    parts = [part for i in lowered.calls for part in (i.parts if isinstance(i, FusedCall) and i.parts else [[i.op]])]
+    assert "elementwise_add" not in {op.type for part in parts for op in part}
+    net.same(images(1, 3, 7, 5, seed=1), executor)
+
+
+def test_a_product_by_gates_that_is_read_again_stays() -> None:
+    def describe(x: Any) -> Any:
+        y = block(x)
+        product = y * layer.sigmoid(layer.reduce_mean(y, [2, 3], keepdim=True))
+        return layer.concat([block(y + product), block(product)], axis=1)
+
+    Net(describe, images(2, 3, 6, 6)).same()

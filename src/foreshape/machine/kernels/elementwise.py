@@ -85,6 +85,11 @@ def affine(factor: str, shift: str) -> FusedKernel:
     return FusedKernel("{op} add", call(add, *parts, alpha=StepName(factor)), call(add, *parts, alpha=StepName(factor), out=X), _TAKES_OVER)
 
 
+def plus_one() -> FusedKernel:
+    """Return ``{0} + 1``."""
+    return FusedKernel("{op} add", method(X, "add", 1.0), method(X, "add_", 1.0), _TAKES_OVER)
+
+
 def constant(value: Any) -> FusedKernel:
     """Return a constant of every run, made once: a tensor, or a `Lazy` one."""
     return FusedKernel("step value", NamedConstant("value", value), effects=_OUTLIVES)

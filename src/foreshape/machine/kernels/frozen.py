@@ -21,7 +21,7 @@ from foreshape.machine.kernels.onednn_packed_bytes import ByteConvolution, ByteP
 from foreshape.machine.kernels.onednn_ragged import RaggedProduct
 from foreshape.machine.kernels.onednn_stages import Each
 from foreshape.machine.kernels.onednn_steps import ChainKernel
-from foreshape.machine.kernels.onednn_transposed import PackedTransposedConvolution
+from foreshape.machine.kernels.onednn_transposed import PackedSpread, PackedTransposedConvolution, lies_apart
 from foreshape.machine.kernels.window_steps import behind, is_unsound, settle
 
 
@@ -325,7 +325,14 @@ def transposed_convolution(
             return FrozenTransposedConvolution(weight, None, *settings, NOTHING)
         return Apart(transposed_convolution(weight, None, *settings, NOTHING), bias, following)
 
-    return PackedTransposedConvolution(found, weight, bias, *settings, in_library(following), otherwise)
+    arguments = (found, weight, bias, *settings, in_library(following), otherwise)
+    channels, out, *window = weight.shape
+    if not lies_apart(window, out, strides, paddings, more):
+        return PackedTransposedConvolution(*arguments)
+    filters = weight.permute(2, 3, 1, 0).reshape(-1, channels, 1, 1)
+    biases = None if bias is None else bias.repeat(prod(window))
+    pixels = convolution(filters, biases, (1, 1), (0, 0), (1, 1), 1, following)
+    return PackedSpread(pixels, *arguments) if isinstance(pixels, PackedConvolution) else PackedTransposedConvolution(*arguments)
 
 
 def linear(weight: Tensor | ByteWeight, bias: Tensor | None, following: Following, ragged: bool = False) -> PackedProduct | FrozenLinear:

@@ -46,6 +46,11 @@ class HeadedAttention(NamedTuple):
     parts: tuple[tuple[int, int, int], ...]
     blanks: bool = False
 
+    @property
+    def takes_half(self) -> bool:
+        """Return True: its operands may be bf16."""
+        return True
+
     def __call__(self, *given: Tensor) -> Tensor:
         """Return the result by torch's kernel."""
         count = 1 + max(part[0] for part in self.parts)

@@ -62,7 +62,7 @@ class StageOfSeveral(Protocol):
 class StageInHalf(StageOfSeveral, Protocol):
     """A stage of several kernels, also of bf16 by the forms of its operands."""
 
-    heads: int
+    takes_half: bool
 
     def planned(
         self, library: Library, dims: Sequence[tuple[int, ...]], sources: Sequence[int], number: int, forms: Sequence[Kept] = (), leaves: bool = True
@@ -84,7 +84,7 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
     """
     stage, result_grid = step.stage, None if step.rounding is None else step.rounding.grid
     operand_dims, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
-    if isinstance(stage, StageOfSeveral):
+    if isinstance(stage, StageOfSeveral) and not (isinstance(stage, PackedWeight) and (any(on) or result_grid is not None)):
         if any(form is not None for form in on):
             raise Unimplemented("its operands are bytes")
         plan = stage.planned(library, operand_dims, step.sources, number)

@@ -126,7 +126,7 @@ def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
 
 def affine_of(graph: Graph, i: KernelCall) -> tuple[float, float] | None:
     """Return factor and sum of an instruction that multiplies its first operand by a number, and adds one; a constant second operand counts."""
-    scaling, affine = computes(i, Scaling), computes(i, Affine)
+    scaling, affine = computes(i, Scaling), computes(i, Affine) or fused_as(i, Affine)
     if scaling is not None or affine is not None:
         return (scaling.by, 0.0) if scaling is not None else None if affine is None else (affine.by, affine.shift)
     kind = next((kind for kind in (Sum, Product, Quotient) if computes(i, kind) is not None), None)

@@ -39,6 +39,7 @@ Dims = Sequence[Size]
     after={
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a convolution",
         "frozen_activation": "makes one call of an activation, which a convolution takes in",
+        "frozen_gate": "adds 1 to gates, which a convolution takes in",
     },
     needs=(Feature.ONEDNN,),
 )
@@ -161,7 +162,7 @@ def _workspace_of(x: Dims | None, w: Dims | None, y: Dims | None, computation: _
     if x is None or w is None or y is None:
         return 0
     if isinstance(computation, ImageTransposedConvolution):
-        return onednn.convolution_transpose(x, w, y, 4, computation.groups, computation.strides, computation.dilations, True)
+        return product(y) * 4 + onednn.convolution_transpose(x, w, y, 4, computation.groups, computation.strides, computation.dilations, True)
     w, groups = _as_computed(w, computation)
     nbytes = onednn.packed_convolution(x, w, y, groups, computation.dilations)
     if isinstance(computation, ImageConvolution) or library() is not None:
