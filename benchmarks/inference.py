@@ -33,9 +33,12 @@ PAUSE = 0.2
 def with_foreshape(path: str, feed: dict[str, Any], variant: str) -> Callable[[], list[Any]]:
     import foreshape as fs
 
+    if variant == "compiled":
+        predictor = fs.Predictor(compiled_of(path))
+        return lambda: list(predictor.run(feed).values())
     scope = fs.Scope()
     program, names, fetches = fs.load_inference_model(path, scope=scope)
-    executor = fs.Executor(frozen=variant != "plain")
+    executor = fs.Executor(frozen=variant != "plain", precision="bf16" if variant == "bf16" else "fp32")
     given = dict(zip(names, feed.values(), strict=True))
     return lambda: executor.run(program, given, fetches, scope)
 
@@ -49,6 +52,27 @@ def with_onnxruntime(path: str, feed: dict[str, Any], variant: str) -> Callable[
     session = onnxruntime.InferenceSession(onnx_of(path), options, providers=["CPUExecutionProvider"])
     given = dict(zip([i.name for i in session.get_inputs()], feed.values(), strict=True))
     return lambda: session.run(None, given)
+
+
+def with_openvino(path: str, feed: dict[str, Any], variant: str) -> Callable[[], list[Any]]:
+    import openvino
+
+    core, settings = openvino.Core(), {"INFERENCE_NUM_THREADS": int(os.environ["OMP_NUM_THREADS"]), "PERFORMANCE_HINT": "LATENCY"}
+    model = core.read_model(onnx_of(path))
+    given = dict(zip([i.any_name for i in model.inputs], feed.values(), strict=True))
+    model.reshape({name: list(value.shape) for name, value in given.items()})
+    request = core.compile_model(model, "CPU", {**settings, **({"INFERENCE_PRECISION_HINT": "f32"} if variant == "fp32" else {})}).create_infer_request()
+    return lambda: [tensor.copy() for tensor in request.infer(given).values()]
+
+
+WITH: dict[str, Callable[[str, dict[str, Any], str], Callable[[], list[Any]]]] = {
+    "foreshape": with_foreshape, "onnxruntime": with_onnxruntime, "openvino": with_openvino,
+}  # fmt: skip
+
+
+def compiled_of(path: str) -> str:
+    """The compiled network beside a file."""
+    return f"{path.removesuffix('.onnx')}.compiled"
 
 
 def onnx_of(path: str) -> str:
@@ -75,7 +99,7 @@ def work(kind: str, path: str, feeds: str, variant: str) -> None:
     import torch  # noqa: F401  # which the one needs and the other does not
 
     began = time.perf_counter()
-    run = (with_foreshape if kind == "foreshape" else with_onnxruntime)(path, feed, variant)
+    run = WITH[kind](path, feed, variant)
     found = run()
     first = time.perf_counter() - began
     for _ in range(3):

@@ -1,15 +1,21 @@
-"""Words a second of one decoder in fp32, 8 and 4 bits, beside transformers and CTranslate2 where they are installed.
+"""Computing in 16, 8 and 4 bits: words a second of a decoder, beside transformers and CTranslate2, and saved networks beside OpenVINO and onnxruntime.
 
     python benchmarks/lowbits.py [--users 1,8,32] [--words 32] [--rounds 3] [--threads 2] [--width 576] [--layers 30]
+    python benchmarks/lowbits.py minilm.onnx [--sizes input_ids=8,64 ...] [--all attention_mask=1 ...] [--rounds 7] [--seconds 0.5]
 
-The network is a Llama of SmolLM's sizes with random weights: its speed does not depend on them. All take turns; the median of the rounds counts. Each line has
-a number of users, words a second, and the ratio to the fastest peer of as many bits. The last column is the share of the memory's bandwidth, measured by
-reading as many bytes as the weights have. Rows are rounded to 8 bits in the lines "rounded", as CTranslate2's are. Needs transformers.
+Of networks each line has the time of an answer in fp32 and its ratio to that of the faster peer; in bf16 and its ratio to that of OpenVINO, which takes bf16 by
+itself on such processors; and the first answer from the file on, of the network and of the compiled one, and their ratios to onnxruntime's. At most 1.0, 1.0, 2
+and 1.2 are wanted, and 0.9 in the geometric mean of bf16. Peers that are not installed are left out.
+
+Of texts the network is a Llama of SmolLM's sizes with random weights: its speed does not depend on them. All take turns; the median of the rounds counts. Each
+line has a number of users, words a second, and the ratio to the fastest peer of as many bits. The last column is the share of the memory's bandwidth, measured
+by reading as many bytes as the weights have. Rows are rounded to 8 bits in the lines "rounded", as CTranslate2's are. Needs transformers.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import tempfile
 import time
@@ -17,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import inference
 import torch
 import transformers
 
@@ -81,7 +88,64 @@ def main() -> None:
     for name, default in (("words", 32), ("rounds", 3), ("threads", 2), ("width", 576), ("layers", 30)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--users", default="1,8,32")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("networks", nargs="*")
+    inference.add_feeds(parser)
     options = parser.parse_args()
+    if options.networks:
+        networks(options)
+        return
+    texts(options)
+
+
+def networks(options: argparse.Namespace) -> None:
+    """Print the lines of saved networks."""
+    installed = [name for name in ("onnxruntime", "openvino") if importlib.util.find_spec(name) is not None]
+    in_half: list[float] = []
+    for path in options.networks:
+        feeds = inference.given_feeds(path, options)
+        shapes = [{name: list(dims) for name, (dims, _, _) in feeds.items()}]
+        try:
+            fs.compile_model(path, shapes, out=inference.compiled_of(path))
+            reason = ""
+        except fs.ForeshapeError as error:
+            reason = str(error).splitlines()[0]
+        kinds = [("foreshape", variant) for variant in ("frozen", "bf16", *([] if reason else ["compiled"]))]
+        kinds += [(name, variant) for name in installed for variant in (("fp32", "") if name == "openvino" else ("",))]
+        peers = {kind: inference.Peer(kind[0], path, feeds, kind[1], options.threads) for kind in kinds}
+        for _ in range(options.rounds):
+            for peer in peers.values():
+                peer.measure(options.seconds)
+
+        def beside(variant: str, rivals: list[tuple[str, str]], peers: Any = peers) -> tuple[float, str]:
+            """The ratio to the faster rival, and words."""
+            mine = statistics.median(peers["foreshape", variant].times)
+            there = {rival: statistics.median(peers[rival].times) for rival in rivals if rival in peers}
+            if not there:
+                return float("nan"), f"{mine:.2f} ms"
+            fastest = min(there, key=lambda rival: there[rival])
+            return mine / there[fastest], f"{mine:.2f} ms, {mine / there[fastest]:.2f} of {fastest[0]} ({there[fastest]:.2f})"
+
+        name = f"{Path(path).name} {inference.dims_text(feeds)}"
+        print(f"{name}: fp32 {beside('frozen', [('onnxruntime', ''), ('openvino', 'fp32')])[1]}")
+        ratio, words = beside("bf16", [("openvino", "")])
+        print(f"{name}: bf16 {words}")
+        in_half += [ratio] if ratio == ratio else []
+        for variant in ("frozen", "compiled"):
+            if ("foreshape", variant) in peers:
+                first = peers["foreshape", variant].ready["first"]
+                by = f", {first / peers['onnxruntime', ''].ready['first']:.2f} of onnxruntime" if ("onnxruntime", "") in peers else ""
+                print(f"{name}: first answer, {variant} {first * 1e3:.0f} ms{by}")
+            else:
+                print(f"{name}: not compiled: {reason}")
+        for peer in peers.values():
+            peer.close()
+    if in_half:
+        print(f"geometric mean in bf16: {statistics.geometric_mean(in_half):.2f}")
+
+
+def texts(options: argparse.Namespace) -> None:
+    """Print the lines of a decoder."""
     torch.set_num_threads(options.threads)
     module = network(options.width, options.layers)
     weights = sum(p.numel() for p in module.parameters())

@@ -73,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default="W1 W2 W3 W4 W5 W5b W6 W8 W9 TOWERS UNET")
     parser.add_argument("--variants", help="of torch: eager, fused, compile, and for texts packed; eager and fused where left out, for texts packed too")
+    parser.add_argument("--bf16", action="store_true", help="products and convolutions in 16 bits; torch by autocast")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--describe", action=argparse.BooleanOptionalAction, default=True, help="also measure describing and inferring")
@@ -83,14 +84,15 @@ def main() -> None:
     table = Table("workload", "framework", "ms per step", "spread", "torch eager / this", "faults per step", "peak MiB", "loss gap", title="training steps")
     met: list[str] = []
     for name in chosen.workloads.split():
-        others = [Peer(name, "with_torch", v) for v in _variants(chosen.variants, name)]
-        if name == "W9" and find_spec("jax") is not None and find_spec("optax") is not None:
+        half = " bf16" if chosen.bf16 else ""
+        others = [Peer(name, "with_torch", v + half) for v in _variants(chosen.variants, name)]
+        if name == "W9" and not chosen.bf16 and find_spec("jax") is not None and find_spec("optax") is not None:
             others.append(Peer(name, "with_jax", "by mask"))
-        peers = [Peer(name, "with_foreshape", ""), *others]
+        peers = [Peer(name, "with_foreshape", half.strip()), *others]
         for _ in range(chosen.repeats):
             for peer in peers:
                 peer.measure(chosen.seconds)
-        eager = next((p for p in peers if p.label == "torch eager"), peers[-1])
+        eager = next((p for p in peers if p.label == f"torch eager{half}"), peers[-1])
         for peer in peers:
             ratios = [e / t for e, t in zip(eager.times, peer.times, strict=True)]
             gap = max(abs(peer.ready["losses"][k] - loss) for k, loss in workloads.REFERENCE[name].items())

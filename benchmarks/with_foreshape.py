@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import workloads
@@ -130,7 +130,7 @@ KINDS = {
 class Training:
     """A workload described and differentiated, with an executor and a scope with its parameters; called with ``i`` it does step ``i``."""
 
-    def __init__(self, w: workloads.Workload, device: str = "cpu") -> None:
+    def __init__(self, w: workloads.Workload, device: str = "cpu", precision: Literal["fp32", "bf16"] = "fp32") -> None:
         self.w, self.device = w, device
         self.main, self.startup = fs.Program(), fs.Program()
         with fs.program_guard(self.main, self.startup):
@@ -146,7 +146,11 @@ class Training:
                 "adam": lambda: fs.optimizer.Adam(w.rate),
                 "lazy adam": lambda: fs.optimizer.Adam(w.rate, lazy_mode=True),
             }
-            optimizers[w.optimizer]().minimize(self.loss)
+            if precision == "fp32":
+                optimizers[w.optimizer]().minimize(self.loss)
+        if precision != "fp32":
+            made = fs.training_program(self.loss, optimizers[w.optimizer](), precision=precision, startup=self.startup)
+            self.main, self.startup = made.program, made.startup
         self.fetch = [self.loss.name]
         self.start()
 
@@ -169,5 +173,5 @@ class Training:
 
 
 def build(w: workloads.Workload, variant: str) -> Training:
-    """Describe, differentiate and set the parameters; returns the step."""
-    return Training(w)
+    """Describe, differentiate and set the parameters; returns the step. ``variant``: "bf16" for products in 16 bits."""
+    return Training(w, precision="bf16" if variant == "bf16" else "fp32")

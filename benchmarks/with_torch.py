@@ -223,8 +223,8 @@ class Training:
     def __init__(self, w: workloads.Workload, variant: str) -> None:
         self.w = w
         texts = {"text": _Text, "encoded texts": _EncodedTexts}
-        self.module = texts[w.kind](w, variant == "packed") if w.kind in texts else KINDS[w.kind](w)
-        fused = {"fused": True} if variant == "fused" else {}
+        self.module = texts[w.kind](w, "packed" in variant) if w.kind in texts else KINDS[w.kind](w)
+        fused, self.in_half = ({"fused": True} if "fused" in variant else {}), "bf16" in variant
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | _Both
         if w.optimizer == "lazy adam":
@@ -245,7 +245,8 @@ class Training:
     def __call__(self, i: int) -> float:
         given = self.data[i % len(self.data)]
         self.optimizer.zero_grad()
-        loss = self.compute(*map(T, given))
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.in_half):
+            loss = self.compute(*map(T, given))
         loss.backward()
         self.optimizer.step()
         return loss.item()

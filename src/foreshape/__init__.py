@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from foreshape.core import interrupts as interrupts  # before the slow imports  # isort: skip
-import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.lazy_names import lazy_names, lazy_value
 from foreshape.core.version import VERSION
 
@@ -47,18 +47,9 @@ _CALLED_ELSEWHERE = {
 }
 
 
+@collector_waits  # modules are no garbage, and torch has many objects
 def __getattr__(name: str) -> Any:
-    """Import a room at its first use, without garbage collections: modules are no garbage, and torch has many objects."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return _opened(name)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _opened(name: str) -> Any:
+    """Import a room at its first use."""
     if name == "__all__":
         return sorted(lazy_names(_EXPORTS))
     origin = lazy_names(_EXPORTS).get(name)

@@ -142,7 +142,7 @@ def test_rows_in_steps_of_their_own(rows: int, k: int, n: int, adds: bool, bias:
         for multiplies in (True, False):
             patched.setattr(type(found), "multiplies_bytes", property(lambda _, of=multiplies: of))
             kernels.append(DynamicRows(*settings_of, factors, ragged=True))
-        patched.setattr(type(found), "quick", lambda _, description: description)
+        patched.setattr(type(found), "quick", lambda _, description, dims=None: description)
         x = torch.randn(rows, k) * 10.0 ** torch.randint(-3, 3, (rows, 1))
         x[rows // 2, k // 2] = float("inf")
         operands = (x, torch.randn(rows, n)) if adds else (x,)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,10 +17,20 @@ from foreshape import layer
 from foreshape.language.ops.recurrent.rnn import Dense
 from foreshape.machine.kernels import packed_recurrence
 from foreshape.machine.kernels.instructions import SWITCH
+from foreshape.machine.kernels.loaded_beside import FIRST_CALLS, LoadedBeside
 from foreshape.machine.kernels.packed_recurrence import PackedRecurrentNet
 from foreshape.machine.kernels.recurrent_net import RecurrentNet
 
 needs_numba = pytest.mark.skipif(not packed_recurrence.can_pack(), reason="numba is not installed")
+
+
+@pytest.fixture(autouse=True)
+def loaded() -> None:
+    """Have the loop at once: the first calls of a process do not wait for it."""
+    if packed_recurrence.can_pack():
+        packed_recurrence.LOOP.now()
+
+
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 SIZES = [(1, 1, 5, 3, 1, 1), (2, 2, 20, 7, 6, 3), (3, 2, 70, 33, 5, 9), (1, 2, 128, 64, 7, 1), (3, 1, 40, 17, 4, 2)]
 """Layers, directions, hidden units, features, steps, sequences."""
@@ -188,3 +201,48 @@ def test_other_weights_stay_as_they_are() -> None:
     rows = packed_recurrence.byte_rows(torch.tensor([[0.0, 0.0], [3.0, 3.0], [-2.0, 2.0]]))
     assert rows is not None
     assert torch.equal(rows.steps[:, None] * (rows.whole + rows.middles[:, None]), torch.tensor([[0.0, 0.0], [3.0, 3.0], [-2.0, 2.0]]))
+
+
+def test_the_first_calls_do_not_wait_and_a_fault_of_the_loading_is_told() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def load() -> int:
+        begun.set()
+        go.wait(60)
+        return 7
+
+    later = LoadedBeside(load)
+    assert [later.address() for _ in range(FIRST_CALLS)] == [None] * FIRST_CALLS and not begun.is_set()
+    assert later.address() is None and begun.wait(60) and later.address() is None
+    go.set()
+    assert later.now() == later.address() == 7
+
+    def fail() -> int:
+        raise OSError("no space left")
+
+    wrong = LoadedBeside(fail)
+    with pytest.raises(OSError, match="no space left"):
+        wrong.now()
+
+
+@needs_numba
+def test_a_process_that_asks_once_loads_no_compiler_and_one_that_goes_on_ends_with_the_loop() -> None:
+    words = """
+import sys, numpy as np
+import foreshape as fs
+from foreshape import layer
+from foreshape.machine.kernels import packed_recurrence
+
+out, _ = layer.lstm(layer.data("x", shape=["batch", "time", 5]), 8, is_test=True)
+executor = fs.Executor(frozen=True)
+fs.Executor(seed=1).run(fs.default_startup_program())
+main = fs.default_main_program()
+feed = {"x": np.ones((3, 2, 5), "float32")}
+first = executor.run(main, feed, [out])[0]
+assert "numba" not in sys.modules
+executor.run(main, feed, [out]), executor.run(main, feed, [out])
+packed_recurrence.LOOP.now()
+assert "numba" in sys.modules
+np.testing.assert_allclose(executor.run(main, feed, [out])[0], first, rtol=1e-5, atol=1e-6)
+"""
+    subprocess.run([sys.executable, "-c", words], check=True, timeout=300)

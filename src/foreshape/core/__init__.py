@@ -6,5 +6,5 @@ In come numbers, names, files and the user's arrays; out go sizes with symbols, 
 - `spec`: kind, element type, dims and raggedness of a value.
 - `values`: offsets, sparse rows and arrays of a run, and the border to PyTorch.
 - `checked_json`, `pictures`, `folders`: files that are read with care, drawings, folders that are written.
-- `hints`, `lazy_names`, `interrupts`, `data_class`, `constructor_repr`, `package_folder`, `version`: small parts of the package itself.
+- `hints`, `lazy_names`, `interrupts`, `gc_pause`, `data_class`, `constructor_repr`, `package_folder`, `version`: small parts of the package itself.
 """

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.core.checked_json.bounded_json import parse
 from foreshape.core.checked_json.readers import checksum, count, document, listing, mapping, of_format, optional, series, text
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.version import VERSION
 from foreshape.errors import FeedError, ForeshapeWarning, FormatError, MemoryPlanError, SchemaError, border
 from foreshape.interop.results import Results, feed_of
@@ -320,6 +321,7 @@ class CompiledModel:
                     self._chains[index] = self._new_chain(self._file.description.sizes[index])
         return self._chains[index]
 
+    @collector_waits
     def _new_chain(self, size: CompiledSize) -> CompiledChain | None:
         limit = default_limit()
         if limit is not None and size.nbytes > limit.size:

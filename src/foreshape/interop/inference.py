@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.spec import BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
 from foreshape.core.values.conversion import to_numpy, to_tensor
 from foreshape.core.values.torch_proxy import torch
@@ -19,7 +20,6 @@ from foreshape.interop.waiting import waiting_parameters
 from foreshape.language.infer.redescribe import redescribe
 from foreshape.language.program import Op, Program, Variable, default_main_program
 from foreshape.language.program.call_site import Site
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.wire import save_program
 from foreshape.runtime.engine import Executor, Scope, default_scope
 

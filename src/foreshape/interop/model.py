@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
@@ -13,7 +13,9 @@ from foreshape.language.operator.computations import Identity, Scaling
 from foreshape.language.program import Program, Variable, program_guard
 from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.prepared_run import repeated
-from foreshape.transforms.passes.for_training import Frozen, Statistics
+
+if TYPE_CHECKING:
+    from foreshape.transforms.passes.for_training import Frozen, Statistics
 
 Augment: TypeAlias = Callable[[Variable], Variable]
 COPIES: Final = "save_infer_model/scale_"

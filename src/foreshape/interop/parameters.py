@@ -18,7 +18,6 @@ from foreshape.language.wire import read_file, replacing
 from foreshape.language.wire.files import map_file, path_of
 from foreshape.language.wire.other_formats import PARAMETERS, instead_of
 from foreshape.language.wire.scan import cut_short
-from foreshape.language.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -149,6 +148,8 @@ def bf16_bits(array: Any) -> Array:
 
 def write_stored(file: IO[bytes], value: Stored, dims: tuple[int, ...] | None = None) -> None:
     """Write one tensor to a parameter file; of other ``dims`` where its data follow later."""
+    from foreshape.language.wire.tensors import encode_tensor_desc  # with protobuf, which files of other kinds do not await
+
     description = encode_tensor_desc(value.dtype, value.dims if dims is None else dims)
     file.write(struct.pack("<IQIi", 0, 0, 0, len(description)))
     file.write(description)
@@ -263,6 +264,8 @@ def _tensor(data: Any, offset: int, name: str, fits: Fits | None) -> tuple[Store
     if not 0 < length <= _MAX_DESCRIPTION:
         reader.refuse(f"the tensor's description has {length} bytes; it must have from 1 to {_MAX_DESCRIPTION}", described)
     start = reader.skip(length, "the tensor's description")
+    from foreshape.language.wire.tensors import decode_tensor_desc  # with protobuf
+
     dtype, dims = decode_tensor_desc(data[start : reader.offset], f"the parameter {name[:100]!r}, at byte {start}")
     if len(dims) > MAX_RANK or any(d < 0 for d in dims):
         reader.refuse(f"a tensor has at most {MAX_RANK} dims of at least 0; seen {list(dims[:8])}{'...' if len(dims) > 8 else ''}", start)

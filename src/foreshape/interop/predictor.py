@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import SchemaError
 from foreshape.interop.compiled_file import CompiledFile, CompiledModel, is_compiled, open_compiled, shapes_text
 from foreshape.interop.results import Results, feed_of
@@ -54,6 +55,7 @@ class Predictor:
             engine does not have.
     """
 
+    @collector_waits  # rooms are imported
     def __init__(
         self,
         path: str | os.PathLike[str],

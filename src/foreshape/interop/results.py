@@ -22,11 +22,13 @@ def feed_of(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
         value: Any = arrays[0]
         if type(value).__name__ == "ndarray" and len(names) == 1:
             return {names[0]: value}
-        from foreshape.runtime.feeding.tables import table_of  # not awaited by arrays
-
+        if isinstance(value, Mapping):
+            return dict(cast("Mapping[str, Any]", value))
         if hasattr(value, "_asdict"):
             return value._asdict()
-        table = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else table_of(value)
+        from foreshape.runtime.feeding.tables import table_of  # not awaited by arrays
+
+        table = table_of(value)
         if table is not None:
             return dict(table)
         if isinstance(value, tuple) or (isinstance(value, list) and len(names) > 1):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert_models import same_file
 from foreshape.interop.inference import columns
@@ -15,7 +16,6 @@ from foreshape.interop.parameters import Stored
 from foreshape.interop.program_files import find_program
 from foreshape.interop.tensors import write_tensors
 from foreshape.language.program import Program
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.wire import replacing
 from foreshape.runtime.engine import Scope
 

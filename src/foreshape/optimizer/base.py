@@ -10,12 +10,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from foreshape.core.constructor_repr import ConstructorRepr
 from foreshape.core.dims import Size
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.spec import FP32, DType, tensor
 from foreshape.errors import SchemaError
 from foreshape.language.operator.attributes import shown
 from foreshape.language.operator.traits import is_update
 from foreshape.language.program import Op, Program, Role, Variable, default_startup_program, program_guard, startup_of
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.optimizer.decay import WeightDecay, as_decay

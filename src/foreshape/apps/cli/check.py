@@ -10,12 +10,12 @@ from foreshape.apps.cli.options import with_sizes
 from foreshape.apps.cli.output import console, error_text, print_json, print_plain, printing
 from foreshape.apps.cli.ragged_networks import RaggedFacts
 from foreshape.apps.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import DescriptionError
 from foreshape.language.infer.example_flow import ExampleFlow
 from foreshape.language.operator.fields import NOT_WRITTEN
 from foreshape.language.operator.registry import find, refusal, shown_type
 from foreshape.language.program import Op, Program
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.unknown import unknown_types
 from foreshape.language.text.literal import name_text
 from foreshape.language.views.review import Difference, Early, dead_ops, differences, read_before_written

@@ -23,7 +23,7 @@ def changed_names(ops: Sequence[Op]) -> set[str]:
     """Return all names that ops or their blocks write; a normalization by fixed statistics updates these to themselves."""
     out: set[str] = set()
     for op in with_inner(ops):
-        if op.operator is None or not isinstance(op.operator.computes(), FrozenBatchNorm):
+        if op.operator is None or not isinstance(op.operator.computation, FrozenBatchNorm):
             inner_names = {n for block in blocks_of(op) for inner_op in block.ops for n in inner_op.output_names()}
             out.update(n for n in op.output_names() if n not in inner_names)
     return out
@@ -53,4 +53,4 @@ def _is_small_constant(i: OpCall) -> bool:
     elements = 1
     for d in spec.dims:
         elements *= d if isinstance(d, int) else MOST + 1
-    return elements <= MOST and isinstance(operator.computes(), Constant)
+    return elements <= MOST and isinstance(operator.computation, Constant)

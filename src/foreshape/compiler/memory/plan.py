@@ -17,6 +17,7 @@ from foreshape.compiler.memory.formula import peak_lines
 from foreshape.compiler.memory.liveness import liveness
 from foreshape.compiler.memory.records import Liveness, unknown_words
 from foreshape.core.dims import Size, is_symbol
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.hints import did_you_mean
 from foreshape.core.pictures.chart import line_chart
 from foreshape.core.pictures.markup import Markup, card, cut, folded, join, markup_table, tag
@@ -24,7 +25,6 @@ from foreshape.core.spec import TENSOR_KINDS
 from foreshape.errors import MemoryPlanError, SchemaError, border
 from foreshape.language.operator.registry import layer_name
 from foreshape.language.program import Block, Program, Variable
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.needed import needed_ops
 from foreshape.language.program.unknown import unknown_types, with_inner
 from foreshape.language.program.unknown import unknown_words as not_known

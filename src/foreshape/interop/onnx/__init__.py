@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.declared_shapes import warn_of_contradictions
 from foreshape.interop.onnx.importer import Importer
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.program import Program
 from foreshape.language.wire.limits import Limits
 from foreshape.language.wire.onnx_model import read_model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import ForeshapeWarning, FormatError
 from foreshape.interop.pir import block_rules as block_rules
 from foreshape.interop.pir import constant_rules as constant_rules
@@ -17,7 +18,6 @@ from foreshape.interop.pir.by_table import by_table
 from foreshape.interop.pir.call import PirCall
 from foreshape.interop.pir.document import read_graph
 from foreshape.interop.pir.translation import Translation
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.program import Program
 from foreshape.language.wire.limits import DEFAULT_LIMITS, Limits
 

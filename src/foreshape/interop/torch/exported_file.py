@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.values.conversion import to_numpy
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import FormatError, SchemaError
@@ -11,7 +12,6 @@ from foreshape.interop.parameters import Stored, stored_array
 from foreshape.interop.torch.archive import read_exported
 from foreshape.interop.torch.module_import import import_exported
 from foreshape.language.program import Program
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.wire.limits import Limits
 from foreshape.runtime.engine import Scope
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import DescriptionError
 from foreshape.language.infer.array_elements import forget_elements
 from foreshape.language.infer.op_inference import infer
 from foreshape.language.infer.walk import infer_in_doubt, mark_unknown
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.guards import Guards
 from foreshape.language.program.inference_state import InferenceState
 from foreshape.language.program.op import Op

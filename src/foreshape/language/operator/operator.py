@@ -256,6 +256,16 @@ class Operator:
     def backward_of(self) -> Computation | None:
         return None
 
+    @cached_property
+    def computation(self) -> Computation | None:
+        """Its computation, as `computes` says: rewrites ask for it again and again."""
+        return self.computes()
+
+    @cached_property
+    def undone_computation(self) -> Computation | None:
+        """The computation of its forward operator, as `backward_of` says."""
+        return self.backward_of()
+
     def totals(self) -> Totals:
         return {}
 
@@ -405,7 +415,7 @@ def declared_effects(operator: Operator) -> Effects:
     """Return the effects of a kernel with these attribute values."""
     operands, results = {o.name: n for n, o in enumerate(operator.schema.operands)}, operator.schema.results
     views = {n: operands[r.view_of] for n, r in enumerate(results) if r.view_of is not None}
-    computation, undone = (operator.computes(), operator.backward_of()) if views else (None, None)
+    computation, undone = (operator.computation, operator.undone_computation) if views else (None, None)
     cut = _cut(computation, undone)
     element = operands.get("Out@GRAD", operands.get("X"))
     return Effects(

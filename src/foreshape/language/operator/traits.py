@@ -98,7 +98,7 @@ def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
     if operator.works_along:
         axes: int | tuple[int, ...] = getattr(operator, operator.works_along)
         return rule_along(present_specs, results, (axes,) if isinstance(axes, int) else axes)
-    computed = operator.computes()
+    computed = operator.computation
     if not present_specs or any(s.dims is None for s in present_specs.values()) or computed is None or len(present_specs) > computed.operands:
         return None
     slots = [o.name for o in operator.schema.operands]

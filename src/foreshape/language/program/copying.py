@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape.core.dims import substitute
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.spec import Lod, Spec
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.language.program.block import Block
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.needed import is_given
 from foreshape.language.program.op import Op
 from foreshape.language.program.program import Program

@@ -141,7 +141,7 @@ class Op:
     def computes(self, kind: type[_Computation]) -> _Computation | None:
         """Return its computation of this ``kind``; None for other kinds, and with further operands."""
         operator = self.operator
-        computation = operator.computes() if operator is not None else None
+        computation = operator.computation if operator is not None else None
         if operator is None or not isinstance(computation, kind):
             return None
         return None if any(self.input_slots.get(o.name) for o in operator.schema.operands[computation.operands :]) else computation

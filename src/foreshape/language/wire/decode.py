@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import FormatError, border
 from foreshape.language.operator.registry import registrations
 from foreshape.language.program.block import Block
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.op import Slots
 from foreshape.language.program.program import Program
 from foreshape.language.program.structure import check_structure

@@ -32,7 +32,7 @@ def told(library: Library, name: int, grid: Grid | FoundGrid) -> tuple[dict[int,
 
 
 def with_found_grid(library: Library, computation: DescribedPrimitive, name: int, count: int) -> DescribedPrimitive:
-    """Return a computation that reads the step and the zero point of an operand or a result behind its bytes, so many."""
+    """Return a computation reading the step and the zero point of an operand or a result behind its bytes, so many."""
     place, one = step_place(count), ((1,), (1,))
     orders = {STEP_OF | name: library.handle(Memory(*one)), ZERO_OF | name: library.handle(Memory(*one, S32))}
     begins = {**computation.begins, STEP_OF | name: place, ZERO_OF | name: place + ALIGNMENT}

@@ -36,7 +36,7 @@ class RangeRounded:
         raise Unimplemented("it is several kernels")
 
     def planned(self, library: Library, dims: Sequence[tuple[int, ...]], sources: Sequence[int], number: int) -> PlannedStep:
-        """Return the kernels that find step and zero point, and the one that makes the bytes."""
+        """Return the kernels for step and zero point, and the one making the bytes."""
         x, (source,) = dims[0], sources
         count = prod(x)
         high, low, faults, point, partial = (-1 - ALIGNMENT * index for index in range(5))
@@ -58,7 +58,7 @@ def _alone(library: Library, kind: str, *arguments: object, after: After = NOTHI
 
 
 def _reduced(library: Library, dims: Sequence[int], kind: str, source: int, result: int, function: Function, partial: int) -> list[_Work]:
-    """Return the kernels of an extreme or a sum of all numbers with a function of it; of many numbers, by rows first, which threads divide."""
+    """Return the kernels of an extreme or a sum of all numbers with a function of it; of many numbers, by rows first, for several threads."""
     count, rows = prod(dims), prod(dims[:-1])
     after = After(None, [function])
     if count < FEW or rows == 1:

@@ -15,6 +15,7 @@ from foreshape.errors import ExecutionError
 from foreshape.machine.kernels import recurrent_loop, word_loop
 from foreshape.machine.kernels.call_record import NumberedOperand, StepName, TupleRecord, X, call
 from foreshape.machine.kernels.fused import Effects, FusedKernel
+from foreshape.machine.kernels.loaded_beside import LoadedBeside
 from foreshape.machine.kernels.loop_team import follow_together, order_of
 from foreshape.machine.kernels.recurrent_net import RecurrentNet, Weights
 
@@ -22,19 +23,23 @@ _MODES: Final = {"LSTM": recurrent_loop.LSTM, "GRU": recurrent_loop.GRU, "RNN_TA
 _KEPT: Final = 256
 """So many sizes have a plan."""
 _KEPT_FLOATS: Final = 1 << 14
-"""The fp32 numbers of the largest scratch that is kept."""
+"""The fp32 numbers of the largest kept scratch."""
 _LARGE: Final = 1 << 15
-"""The elements of a weight from which bytes are read faster than fp32."""
+"""The least elements of a weight for reading bytes faster than fp32."""
 _SMALLEST_GAP: Final = 1 / 600
 """The least step of bytes, of the largest number of a row."""
 _ROUNDING: Final = 3e-7
 """The largest error of a multiple in fp32, of the number."""
 _MOST_SEQUENCES: Final = 32
-"""The most sequences for which the loop is faster than products of whole steps."""
+"""The most sequences with a loop faster than products of whole steps."""
 _THREAD_WORK: Final = 1 << 22
 """The multiply-adds that repay a second thread."""
 _STEP_WORK: Final = 1 << 17
 """The multiply-adds of a step that repay one more thread in a team, which meets after each step."""
+
+
+LOOP: Final = LoadedBeside(recurrent_loop.compiled)
+"""The loop in machine code."""
 
 
 def can_pack() -> bool:
@@ -134,10 +139,12 @@ class _SizePlan(NamedTuple):
 class PackedRecurrentNet:
     """The layers of a `RecurrentNet` without dropout, with fp32 weights.
 
+    The first calls of a process are done by other kernels, while the loop is loaded; their results are equal within rounding.
+
     Args:
         net: the form of the network.
         weights: as `RecurrentNet.weights` takes them.
-        otherwise: the same by other kernels, for many sequences, or none: of ``x``, the states, and the lengths.
+        otherwise: the same by other kernels, for the first calls, for many sequences, or none: of ``x``, the states, and the lengths.
     """
 
     __slots__ = ("_features", "_held", "_mode", "_net", "_otherwise", "_plans", "_units")
@@ -181,7 +188,8 @@ class PackedRecurrentNet:
             lengths: [batch], from 0 to time, or None.
         """
         steps, batch, features = x.shape
-        if not 0 < batch <= _MOST_SEQUENCES or not steps:
+        function = LOOP.address() if 0 < batch <= _MOST_SEQUENCES and steps else None
+        if function is None:
             return self._otherwise(x, states, lengths)
         plan = self._plans.get((steps, batch))
         if plan is None:
@@ -214,7 +222,7 @@ class PackedRecurrentNet:
         order[recurrent_loop.ROWS], order[recurrent_loop.RESULT] = kept[0].data_ptr(), out.data_ptr()
         if threads > 1:
             work.meeting.fill(0)
-        follow_together(recurrent_loop.compiled(), order, threads)
+        follow_together(function, order, threads)
         if is_kept:
             plan.free.append(work)
         return out, *last

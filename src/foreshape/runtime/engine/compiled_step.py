@@ -17,11 +17,11 @@ from foreshape.compiler.lowering.small_steps import SmallStep, may_be_small, sma
 from foreshape.compiler.lowering.threads import threads_for, work_of_all
 from foreshape.compiler.memory import Plan
 from foreshape.compiler.memory.liveness import liveness
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, MemoryPlanError, ShapeError, border
 from foreshape.language.program import Program
 from foreshape.language.program.dropping import for_step
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.machine.kernels.instructions import WIDTH, blas, can_compile, compiled
 from foreshape.machine.process.pages import Growth, Outgrows
 from foreshape.machine.process.this_run import MemoryLimit

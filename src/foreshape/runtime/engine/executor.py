@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from foreshape.compiler.memory import bytes_of
 from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.hints import tells_arguments
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.emitted_code import STEP_FILE, op_at
@@ -25,7 +26,6 @@ from foreshape.language.operator.registry import shown_type
 from foreshape.language.ops.tensor.random_state import check_state
 from foreshape.language.program import Op, Program, Role, Variable, default_main_program
 from foreshape.language.program.call_site import line_of, warn_user
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.machine.communication.process_group import team_of
 from foreshape.machine.process import torch_modes as modes
 from foreshape.machine.process.devices import device_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from foreshape.core.dims import symbols_of
+from foreshape.core.gc_pause import collector_waits
 from foreshape.core.pictures.figures import plural
 from foreshape.errors import SchemaError, border
 from foreshape.language.operator.registry import shown_type
 from foreshape.language.program import Op, Program, Role, Variable
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.inputs import inputs_of, size_of
 from foreshape.language.program.work import multiplications
 from foreshape.language.text.literal import escape

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from foreshape.core.dims import equal, product
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.language.infer.loop_state import GRAD
 from foreshape.language.program import Block, Role, Variable
 from foreshape.language.program.call_site import tells_line
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.transforms.backward.append import undo
 from foreshape.transforms.backward.path import find_path, is_floating
 from foreshape.transforms.backward.recompute import recompute_marked

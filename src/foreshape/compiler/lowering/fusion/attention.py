@@ -272,7 +272,7 @@ def _with_scale_of_q(graph: Graph, match: _AttentionMatch) -> _AttentionMatch | 
 
 
 def _with_earlier_k(graph: Graph, match: _AttentionMatch) -> _AttentionMatch | None:
-    """Return the same with k before a factor and before a swap of its last axes, which the kernels do too; None without them, or with gradients."""
+    """Return the same with k before a factor and before a swap of its last axes, as the kernels do them; None without them, or with gradients."""
     earlier = match
     while not match.backward and (maker := graph.maker(earlier.k)) is not None and isinstance(source := maker.arguments[0], Value):
         factor, axes = _scale(graph, maker), computes(maker, Transposition)

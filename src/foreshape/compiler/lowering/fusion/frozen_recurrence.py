@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from foreshape.compiler.lowering.call_memory import workspace_of
 from foreshape.compiler.lowering.fusion.frozen_values import constant_results, constants_of
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, OpCall, Value, values_of
+from foreshape.core.dims import no_less
 from foreshape.core.spec import FP32
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.language.operator.sequence_computations import RecurrentLayers
@@ -45,7 +47,8 @@ def _rewrite(graph: Graph, i: OpCall, computation: RecurrentLayers) -> bool:
     make = _maker(net, partial(constants_of, tuple(calls.values()), tuple(map(repr, inputs)), tuple(map(repr, listed))), i.kernel)
     name = graph.pack("layers", list(inputs), packed_recurrence.packed_bytes(net, features), make)
     steps, batch, _ = spec.known_dims
-    kernel = packed_recurrence.layers(name, len(first), lengths is not None, lambda: packed_recurrence.workspace_bytes(net, steps, batch))
+    otherwise = workspace_of(i)
+    kernel = packed_recurrence.layers(name, len(first), lengths is not None, lambda: no_less(otherwise, packed_recurrence.workspace_bytes(net, steps, batch)))
     operands: list[Argument] = [x, *first, *([] if lengths is None else [lengths])]
     results: list[Argument] = [i.results[0], *(i.results[2] if isinstance(i.results[2], list) else [None] * len(first))]
     if not graph.replace({i: [fused(i, kernel, operands, results)]}):

@@ -36,6 +36,7 @@ ROUNDS = 8
         "frozen_linear": "takes weights and numbers made of constants into its kernel",
         "frozen_convolution": "takes filters and numbers made of constants into its kernel",
         "frozen_normalization": "takes the numbers of constants into its kernel",
+        "frozen_range": "takes the numbers of constants into its kernel",
         "frozen_recurrence": "takes weights made of constants into its kernel",
         "frozen_rounding": "takes the numbers of constants into its kernel",
     },
@@ -43,9 +44,10 @@ ROUNDS = 8
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
+    candidates = [(i, values, _bytes(values)) for place in graph.places for i in place if (values := constant_results(graph, i))]
     without: set[int] = set()
     for _ in range(ROUNDS):
-        calls, results = _alone(graph, without)
+        calls, results = _alone(graph, candidates, without)
         values, room, too_large = _values_read(graph, calls, results)
         if not too_large:
             break
@@ -85,16 +87,20 @@ def _bytes(values: Sequence[Value]) -> int:
     return sum(size for v in values if (spec := spec_of(v)) is not None and isinstance(size := spec.nbytes, int))
 
 
-def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict[int, list[Value]]]:
-    """Return the instructions on persistables and constants alone, in order, and the results of each."""
+def _alone(graph: Graph, candidates: Sequence[tuple[KernelCall, list[Value], int]], without: set[int]) -> tuple[dict[int, KernelCall], dict[int, list[Value]]]:
+    """Return the instructions on persistables and constants alone, in order, and the results of each.
+
+    Args:
+        candidates: instructions with their results and the bytes of these, in order.
+        without: the ids of instructions to leave out.
+    """
     calls: dict[int, KernelCall] = {}
     results: dict[int, list[Value]] = {}
     constants: set[Value] = set()
     room = MEANWHILE
-    for i in [i for place in graph.places for i in place]:
-        values = constant_results(graph, i) if id(i) not in without else []
-        if values and _bytes(values) <= room and all(v in constants or graph.is_frozen(v) for v in i.reads()):
-            room -= _bytes(values)
+    for i, values, size in candidates:
+        if size <= room and id(i) not in without and all(v in constants or graph.is_frozen(v) for v in i.reads()):
+            room -= size
             calls[id(i)] = i
             results[id(i)] = values
             constants.update(values)

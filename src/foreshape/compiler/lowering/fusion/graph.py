@@ -71,7 +71,7 @@ class Graph:
             if operator is not None and isinstance(i, OpCall):
                 answer = answers.get(operator)
                 if answer is None:
-                    answer = answers[operator] = (operator.computes(), _undone(operator))
+                    answer = answers[operator] = (operator.computation, _undone(operator))
                 computed, undone = answer
                 if computed is not None and not any(i.arguments[computed.operands :]):
                     self._computing.setdefault(type(computed), []).append((i, computed))
@@ -388,7 +388,7 @@ def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | N
     """Return the computation of an original instruction, if of this kind; None otherwise."""
     if not isinstance(i, OpCall) or i.operator is None:
         return None
-    computation = i.operator.computes()
+    computation = i.operator.computation
     return computation if isinstance(computation, kind) and not any(i.arguments[computation.operands :]) else None
 
 
@@ -401,5 +401,5 @@ def backward_of(i: KernelCall | None, kind: type[_Computation]) -> _Computation 
 
 
 def _undone(operator: Operator) -> Computation | None:
-    computation = operator.backward_of()
+    computation = operator.undone_computation
     return computation if computation is not None and is_usual_gradient(type(operator), type(computation)) else None

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
 from foreshape.compiler.lowering.expansion import expanded
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import onnx_writer
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet
@@ -20,7 +21,6 @@ from foreshape.interop.parameters import PIECE, Stored
 from foreshape.interop.refused import Refused
 from foreshape.interop.written_ops import listed
 from foreshape.language.program import Program
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.wire import replacing
 from foreshape.language.wire.onnx_encode import LARGEST, Piece, encode_model, external_tensors
 from foreshape.language.wire.onnx_records import ModelRecord

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from foreshape.compiler.lowering.expansion import expanded
+from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import follows_mode, torch_writer
 from foreshape.interop.refused import Refused
@@ -19,7 +20,6 @@ from foreshape.interop.written_ops import listed
 from foreshape.language.operator.attributes import AttrType
 from foreshape.language.operator.bound_attributes import Attributes
 from foreshape.language.program import Program
-from foreshape.language.program.gc_pause import collector_waits
 from foreshape.transforms.passes.framework import named
 
 
