@@ -91,7 +91,10 @@ def test_rounded_rows_have_the_products_of_their_numbers(case: Any, threads: int
     assert bool(((rounded_parts - parts).abs() <= largest / 253 + 1e-43).all())  # half of a 127th; a step below 1e-38 has few bits
     weight = grouped_weights.unpack(packed, scales, bits, offsets).transpose(0, 1).reshape(x.shape[1], -1)[:, :columns]
     expected = rounded.double() @ weight.double()
-    sizes = rounded.abs().double() @ weight.abs().double()
+    tiles = grouped_weights.unpack(packed, scales, bits, offsets).abs()
+    if offsets is not None:  # an offset may cancel nearly all of a number
+        tiles += 2 * offsets.abs().repeat_interleave(x.shape[1] // scales.shape[1], 1)
+    sizes = rounded.abs().double() @ tiles.transpose(0, 1).reshape(x.shape[1], -1)[:, :columns].double()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
