@@ -9,7 +9,7 @@ and 1.2 are wanted, and 0.9 in the geometric mean of bf16. Peers that are not in
 
 Of texts the network is a Llama of SmolLM's sizes with random weights: its speed does not depend on them. All take turns; the median of the rounds counts. Each
 line has a number of users, words a second, and the ratio to the fastest peer of as many bits. The last column is the share of the memory's bandwidth, measured
-by reading as many bytes as the weights have. Needs transformers.
+by reading as many bytes as the weights have. Rows are rounded to 8 bits in the lines "rounded", as CTranslate2's are. Needs transformers.
 """
 
 from __future__ import annotations
@@ -162,8 +162,9 @@ def texts(options: argparse.Namespace) -> None:
     for users in map(int, options.users.split(",")):
         prompts = [torch.randint(2, 49000, (32,), generator=torch.Generator().manual_seed(user)).tolist() for user in range(users)]
         writers: dict[str, Any] = dict(peers)
-        for name, bits in (("float32", None), ("int8", "int8"), ("int4", "int4")):
-            model = fs.language_model(module, users=users, context=32 + options.words, threads=options.threads, weights=bits)
+        for name, bits in (("float32", None), ("int8", "int8"), ("int8 rounded", "int8"), ("int4", "int4"), ("int4 rounded", "int4")):
+            rows = "int8" if name.endswith("rounded") else "fp32"
+            model = fs.language_model(module, users=users, context=32 + options.words, threads=options.threads, weights=bits, rows=rows)
             writers[f"foreshape {name}"] = lambda prompts, most, model=model: fs.generate(model, prompts, most)
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in writers}
         for write in writers.values():

@@ -15,6 +15,7 @@ from support.some import each, examples
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.generation import word_step
 from foreshape.machine.kernels import grouped_weights, word_loop
 from foreshape.machine.kernels.instructions import SWITCH
 
@@ -60,6 +61,109 @@ def test_numbers_on_the_grid_stay() -> None:
     torch.testing.assert_close(grouped_weights.unpack(packed, scales, 8).transpose(0, 1).reshape(64, -1)[:, :70], numbers * 0.25)
 
 
+# --- rounded rows
+
+
+@st.composite
+def products(draw: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, int, int]:
+    """Return rows, a packed weight with its scales and offsets or none, its bits and its columns; with some extreme groups of rows."""
+    bits, group, groups = draw(st.sampled_from([8, 4])), 4 * draw(st.integers(1, 33)), draw(st.integers(1, 4))
+    rows, columns = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 31, 96, 97, 101, 193])), draw(st.integers(1, 140))
+    torch.manual_seed(draw(st.integers(0, 99)))
+    packed, scales = grouped_weights.pack(torch.randn(group * groups, columns), bits, group)
+    if bits == 8:
+        packed[:, ::3] = draw(st.sampled_from([-128, 127, 3]))  # of files of 8 bits the least number may be there
+    offsets = torch.randn_like(scales) if draw(st.booleans()) else None
+    x = torch.randn(rows, group * groups)
+    for row, size in enumerate((0.0, 1e-42, 1e-30, 1e30)):
+        x[row % rows, :group] *= size
+    x[-1, 0] = 1000.0  # the others of its group are a few steps
+    return x, packed, scales, offsets, bits, columns
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(case=products(), threads=st.integers(1, 3))
+def test_rounded_rows_have_the_products_of_their_numbers(case: Any, threads: int) -> None:
+    x, packed, scales, offsets, bits, columns = case
+    rounded = grouped_weights.rounded(x, scales.shape[1])
+    parts, rounded_parts = (value.view(x.shape[0], scales.shape[1], -1).double() for value in (x, rounded))
+    largest = parts.abs().amax(2, keepdim=True)
+    assert bool(((rounded_parts - parts).abs() <= largest / 253 + 1e-43).all())  # half of a 127th; a step below 1e-38 has few bits
+    weight = grouped_weights.unpack(packed, scales, bits, offsets).transpose(0, 1).reshape(x.shape[1], -1)[:, :columns]
+    expected = rounded.double() @ weight.double()
+    tiles = grouped_weights.unpack(packed, scales, bits, offsets).abs()
+    if offsets is not None:  # an offset may cancel nearly all of a number
+        tiles += 2 * offsets.abs().repeat_interleave(x.shape[1] // scales.shape[1], 1)
+    sizes = rounded.abs().double() @ tiles.transpose(0, 1).reshape(x.shape[1], -1)[:, :columns].double()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        result = grouped_weights.product(x, packed, scales, bits, columns, offsets, rounds_rows=True)
+    finally:
+        torch.set_num_threads(before)
+    assert bool(((result - expected).abs() <= 1e-5 * sizes + 1e-40).all())
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_with_a_number_that_is_not_finite_is_nan_alone(bits: Any, wrong: float) -> None:
+    torch.manual_seed(0)
+    packed, scales = grouped_weights.pack(torch.randn(64, 70), bits, 32)
+    x = torch.randn(6, 64)
+    plain = grouped_weights.product(x, packed, scales, bits, 70, rounds_rows=True)
+    x[2, 37] = wrong
+    result = grouped_weights.product(x, packed, scales, bits, 70, rounds_rows=True)
+    others = [0, 1, 3, 4, 5]
+    assert bool(result[2].isnan().all()) and torch.equal(result[others], plain[others])
+
+
+@needs_numba
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_rounded_rows_have_the_same_bits_beside_others(bits: Any, offsets: bool) -> None:
+    torch.manual_seed(0)
+    packed, scales = grouped_weights.pack(torch.randn(96, 150), bits, 32)
+    shifts = torch.randn_like(scales) if offsets else None
+    x = torch.randn(103, 96)
+    together = grouped_weights.product(x, packed, scales, bits, 150, shifts, rounds_rows=True)
+    for first, count in ((0, 1), (5, 2), (7, 7), (90, 13), (3, 98)):
+        part = grouped_weights.product(x[first : first + count], packed, scales, bits, 150, shifts, rounds_rows=True)
+        assert torch.equal(part, together[first : first + count])
+
+
+@needs_numba
+def test_products_of_bytes_and_of_their_numbers_in_fp32_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without instructions for bytes rounds the rows in fp32, also in the step of a word."""
+    torch.manual_seed(0)
+    packed, scales = grouped_weights.pack(torch.randn(64, 70), 8, 32)
+    x = torch.randn(9, 64)
+    as_bytes = grouped_weights.product(x, packed, scales, 8, 70, rounds_rows=True)
+    scores = scores_of(model_of("Llama, linear", weights="int4", rows="int8"))
+    for module in (grouped_weights, word_step):
+        monkeypatch.setattr(module, "multiplies_bytes", lambda group: False)
+    torch.testing.assert_close(grouped_weights.product(x, packed, scales, 8, 70, rounds_rows=True), as_bytes)
+    for in_floats, in_bytes in zip(scores_of(model_of("Llama, linear", weights="int4", rows="int8")), scores, strict=True):
+        assert np.abs(in_floats - in_bytes).max() < 0.02 * np.abs(in_bytes).max()
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"rows": "int8"}, "rows= is for products with packed weights"),
+    ({"weights": "float", "rows": "int8"}, "rows= is for products with packed weights"),
+    ({"weights": "int8", "rows": "int4"}, "rows must be"),
+])  # fmt: skip
+def test_rows_are_rounded_beside_packed_weights_alone(options: Any, words: str) -> None:
+    with pytest.raises(fs.SchemaError, match=words):
+        model_of("Qwen 3", **options)
+
+
+def test_other_rows_are_refused_by_quantize_too(tmp_path: Any) -> None:
+    with pytest.raises(fs.SchemaError, match="rows must be"):
+        fs.quantize(model_of("Qwen 3"), weights="int8", rows="fp16")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    model = opened_network(tmp_path)
+    with pytest.raises(fs.SchemaError, match="rows= is for products with packed weights"):
+        fs.quantize(model, rows="int8")
+
+
 # --- words
 
 
@@ -99,12 +203,12 @@ def test_eight_bits_are_close_to_fp32_and_four_less_so(name: str) -> None:
 
 
 @needs_numba
-@pytest.mark.parametrize("weights", ["int8", "int4", None])
-def test_no_text_changes_the_bits_of_another(weights: Any) -> None:
+@pytest.mark.parametrize(("weights", "rows"), [("int8", "fp32"), ("int4", "fp32"), (None, "fp32"), ("int8", "int8"), ("int4", "int8")])
+def test_no_text_changes_the_bits_of_another(weights: Any, rows: Any) -> None:
     """A word's scores are the same alone, beside one text and beside four, on one thread and on three."""
     outcomes: list[np.ndarray] = []
     for threads, slots in ((1, [2]), (1, [2, 0]), (1, [4, 1, 2, 3, 0]), (3, [0, 2, 1])):
-        model = model_of("Mistral", weights=weights, threads=threads)
+        model = model_of("Mistral", weights=weights, threads=threads, rows=rows)
         for slot in range(5):
             model.run([[9 + slot, 11]], [slot], [0])
         outcomes.append(model.run([[20 + slot] for slot in slots], slots, [2] * len(slots)).numpy()[slots.index(2)].copy())
@@ -134,13 +238,17 @@ def test_names_of_layers_can_be_left_out_and_groups_chosen() -> None:
     )
 
 
-def test_an_opened_network_has_packed_weights_too(tmp_path: Any) -> None:
+def opened_network(folder: Any) -> Any:
     fs.reset()
     x = layer.data("x", ["batch", 32])
     y = layer.fc(layer.fc(x, 48, activation="relu"), 10)
     fs.Executor(seed=1).run(fs.default_startup_program())
-    fs.save_inference_model(tmp_path / "net", ["x"], [y])
-    plain = fs.load_inference_model(tmp_path / "net")
+    fs.save_inference_model(folder / "net", ["x"], [y])
+    return fs.load_inference_model(folder / "net")
+
+
+def test_an_opened_network_has_packed_weights_too(tmp_path: Any) -> None:
+    plain = opened_network(tmp_path)
     feed = {"x": np.random.RandomState(0).randn(7, 32).astype("float32")}
     expected = plain.run(feed)[0]
     for weights, most in (("int8", 0.02), ("int4", 0.2)):

@@ -244,9 +244,10 @@ def test_a_client_that_asks_anew_on_one_connection_is_answered(server: Backgroun
     connection.close()
 
 
-def test_weights_are_packed_as_they_are_read() -> None:
-    with BackgroundServer([f"llama={LLAMA}"], kinds=[LanguageModels(users=2, weights="int8")], watch=False) as server:
+@pytest.mark.parametrize("rows", ["fp32", "int8"])
+def test_weights_are_packed_as_they_are_read(rows: Any) -> None:
+    with BackgroundServer([f"llama={LLAMA}"], kinds=[LanguageModels(users=2, weights="int8", rows=rows)], watch=False) as server:
         found = written(server, TOLD["prompts"][0], max_tokens=8)
-        model = fs.language_model(LLAMA, users=2, weights="int8")
+        model = fs.language_model(LLAMA, users=2, weights="int8", rows=rows)
         assert found.json["output_ids"] == fs.generate(model, [TOLD["prompts"][0]], 8)[0]
-        assert any(op.type == "grouped_linear" for op in server.service.repository.find("llama")[0].model.program.all_ops())
+        assert any(op.type == "grouped_linear" and op.attrs["rows"] == rows for op in server.service.repository.find("llama")[0].model.program.all_ops())

@@ -85,6 +85,7 @@ class ServeOptions:
     device: str
     precision: Literal["fp32", "bf16", "auto"]
     weights: Literal["int8", "int4"] | None
+    rows: Literal["fp32", "int8"]
     ragged: Literal["auto", "always", "never"]
     mask: str
     quiet: bool

@@ -56,6 +56,10 @@ def serve(
         Literal["int8", "int4"] | None,
         typer.Option("--weights", help="The weights of language models, packed in 8 or 4 bits as they are read."),
     ] = None,
+    rows: Annotated[
+        Literal["fp32", "int8"],
+        typer.Option("--rows", help="The rows in products with packed weights of language models: int8 is faster for prompts and several users."),
+    ] = "fp32",
     ragged: Annotated[
         Literal["auto", "always", "never"],
         typer.Option(
@@ -98,6 +102,7 @@ def serve(
         device,
         precision,
         weights,
+        rows,
         ragged,
         mask,
         quiet,
@@ -150,7 +155,8 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         ragged=options.ragged,
         mask=options.mask,
     )
-    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights, None if options.shared_prefixes else False)
+    shares = None if options.shared_prefixes else False
+    writers = LanguageModels(options.users, options.context, options.threads, options.device, options.weights, shares, options.rows)
     kinds = [Embedders(networks, options.threads, options.row_scales), networks, writers]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from foreshape.apps.generation.decoder_source import DecoderOrigin
 from foreshape.apps.generation.gguf_saving import save_gguf
-from foreshape.apps.generation.packed_weights import PackedValues, Weights, packed_network
+from foreshape.apps.generation.packed_weights import PackedValues, Rows, Weights, packed_network
 from foreshape.apps.generation.prefix_proof import prefix_obstacle
 from foreshape.apps.generation.text_settings import TextSettings, whole_between
 from foreshape.apps.generation.word_step import MOST_ROWS, NoWordStep, WordStep
@@ -93,8 +93,8 @@ class LanguageModel:
         self._step_lock = threading.Lock()
         self._run = repeated(self.executor, self.program, [scores.name], self.scope)
 
-    def quantized(self, weights: Weights = "int8", group: int = 64, exclude: str | Sequence[str] = ()) -> LanguageModel:
-        """Return the model with its constant matrices in 8 or 4 bits, and a table of words in 8; rows, norms, attention and the cache stay in fp32.
+    def quantized(self, weights: Weights = "int8", group: int = 64, exclude: str | Sequence[str] = (), rows: Rows = "fp32") -> LanguageModel:
+        """Return the model with its constant matrices in 8 or 4 bits, and a table of words in 8; norms, attention and the cache stay in fp32.
 
         Values left in fp32 are shared with this model, which stays as it is.
 
@@ -102,12 +102,14 @@ class LanguageModel:
             weights: "int8" or "int4".
             group: the most rows of a weight with one scale; fewer where it does not divide them.
             exclude: patterns of layers to leave in fp32, by the names of their results or weights: ``"head*"``.
+            rows: "fp32", or "int8": in products with packed weights each group of a row is rounded to 8 bits, with a scale found in the run. A row's
+                numbers do not depend on others in the run.
 
         Raises:
-            SchemaError: other weights, no layer to pack, or numbers that are not finite.
+            SchemaError: other weights or rows, no layer to pack, or numbers that are not finite.
         """
         patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-        packed = packed_network(self.words, self.scores, self.cache, self.scope.tensor, weights, group, patterns)
+        packed = packed_network(self.words, self.scores, self.cache, self.scope.tensor, weights, group, patterns, rows=rows)
         scope = Scope()
         for name, value in packed.values.items():
             scope.set(name, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from foreshape.apps.quantization.grouped_layers import Weights, grouped_layers_of, require_weights, with_groups
+from foreshape.apps.quantization.grouped_layers import Rows, Weights, grouped_layers_of, require_weights, with_groups
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import SchemaError
 from foreshape.language.program import Program, Variable
@@ -38,6 +38,7 @@ def packed_network(
     group: int,
     exclude: Sequence[str] = (),
     only: Collection[str] | None = None,
+    rows: Rows = "fp32",
 ) -> PackedNetwork:
     """Return a decoder with its constant matrices packed; the given program stays.
 
@@ -48,11 +49,12 @@ def packed_network(
         group: the most rows of a weight with one scale.
         exclude: patterns of layers to leave in fp32, as for `fs.quantize`.
         only: the names of the matrices to pack, if any of them can be; None for all.
+        rows: "fp32", or "int8": rounded in products with packed weights.
 
     Raises:
-        SchemaError: other weights, or no layer to pack.
+        SchemaError: other weights or rows, or no layer to pack.
     """
-    require_weights(weights, group)
+    require_weights(weights, group, rows)
     values: dict[str, Any] = {}
 
     def change(copy: Program) -> bool:
@@ -61,7 +63,7 @@ def packed_network(
             layers = [layer for layer in layers if layer.weight in only]
         elif not layers:
             raise SchemaError("there is nothing to quantize: no product of fp32 rows with a constant matrix is left")
-        values.update(with_groups(copy, layers, value_of, weights, group))
+        values.update(with_groups(copy, layers, value_of, weights, group, rows))
         return True
 
     program, _ = Pass("quantize", change)(scores.block.program)

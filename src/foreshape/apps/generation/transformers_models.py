@@ -14,9 +14,9 @@ from foreshape.apps.generation.decoder_kinds import architecture_of
 from foreshape.apps.generation.decoder_source import DecoderOrigin, DecoderSource
 from foreshape.apps.generation.gguf_models import BLOCK, gguf_source
 from foreshape.apps.generation.json_files import json_object
-from foreshape.apps.generation.packed_weights import Weights, packed_network
+from foreshape.apps.generation.packed_weights import Rows, Weights, packed_network
 from foreshape.apps.generation.text_settings import TextSettings, settings_of
-from foreshape.apps.quantization.grouped_layers import WEIGHTS
+from foreshape.apps.quantization.grouped_layers import WEIGHTS, require_rows
 from foreshape.core.hints import near_path
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ForeshapeWarning, FormatError, SchemaError, border
@@ -40,6 +40,7 @@ def language_model(
     context: int | None = None,
     weights: Weights | Literal["float"] | None = None,
     group: int = 64,
+    rows: Rows = "fp32",
     generation_config: Mapping[str, Any] | None = None,
     threads: int | None = None,
     memory_limit: int | str | None = None,
@@ -56,6 +57,7 @@ def language_model(
         weights: "int8" or "int4": constant matrices are packed as they are read, as by `LanguageModel.quantized`. "float": they are kept in fp32. By
             default a GGUF file's keep their bits, in groups of 32, and all others are kept in fp32.
         group: as there.
+        rows: "fp32", or "int8": rounded in products with packed weights, as there. A model without packed weights refuses it.
         generation_config: the settings of texts, by the names of transformers' ``GenerationConfig``; by default of the folder's
             ``generation_config.json``, or of the module. Without one the configuration of the network has them.
         threads, memory_limit, device: as for `LanguageModel`.
@@ -66,6 +68,7 @@ def language_model(
     """
     if weights is not None and weights not in (*WEIGHTS, "float"):
         raise SchemaError.one_of("weights", (*WEIGHTS, "float"), weights)
+    require_rows(rows)
     decoder = gguf_source(source, state) if is_gguf(source) else _opened(source, state)
     architecture = decoder.architecture
     settings = decoder.settings() if generation_config is None else settings_of(generation_config, "generation_config")
@@ -87,11 +90,13 @@ def language_model(
 
     rounded = {name for name in parameters if decoder.is_rounded(name)} if weights is None else None
     if weights in WEIGHTS or rounded:
-        kind, rows = ("int8", BLOCK) if weights is None or weights == "float" else (weights, group)
-        packed = packed_network(words, scores, cache, packed_value, kind, rows, only=rounded)
+        kind, most = ("int8", BLOCK) if weights is None or weights == "float" else (weights, group)
+        packed = packed_network(words, scores, cache, packed_value, kind, most, only=rounded, rows=rows)
         words, scores, cache, main = packed.words, packed.scores, packed.cache, packed.scores.block.program
         for name, array in packed.values.items():
             scope.set(name, array)
+    elif rows != "fp32":
+        raise SchemaError(f'rows= is for products with packed weights: give weights="int8" or "int4" too; seen rows={rows!r}')
     store_weights(main, scope, decoder.value)
     decoder.check()
     model = LanguageModel(

@@ -27,7 +27,7 @@ from foreshape.language.ops.sequence.cached_attention import CachedAttention, Ca
 from foreshape.language.program import Op, Program
 from foreshape.language.program.needed import needed_ops
 from foreshape.machine.kernels import word_loop as loop
-from foreshape.machine.kernels.grouped_weights import TILE
+from foreshape.machine.kernels.grouped_weights import multiplies_bytes
 from foreshape.machine.kernels.loop_team import run_together
 
 MOST_ROWS: Final = 64
@@ -79,6 +79,7 @@ class _StepWriter:
         self.pieces: list[_PlacedCall] = []
         self.nbytes: list[int] = []
         self.constants: list[Any] = []
+        self.rounded: dict[tuple[_Operand, int, bool], _Operand] = {}
         for name, address in feeds.items():
             self.values[name] = _Operand(self._dims(name), -1, address, is_whole=True)
         for op in needed_ops(self.block, (scores,)):
@@ -265,10 +266,24 @@ class _StepWriter:
         inner, groups = x.dims[-1], scales.dims[1]
         if inner // groups % 4:
             raise NoWordStep(f"groups of {inner // groups} rows")
-        out, partial = self._new(dims), self._new((self.threads, 4 * TILE + prod(x.dims[:-1]) * groups))
+        rows, in_bytes = prod(x.dims[:-1]), computation.rounds_rows and multiplies_bytes(inner // groups)
+        if computation.rounds_rows:
+            x = self._rounded_rows(x, rows, groups, in_bytes)
+        out, partial = self._new(dims), self._new((self.threads, loop.product_scratch(rows, inner, groups, in_bytes)))
         code = loop.BYTE_PRODUCT if weight.dims[1] == inner else loop.HALF_BYTE_PRODUCT
-        self._add(code, (x, weight, out, scales, offsets), (prod(x.dims[:-1]), inner, computation.columns, groups, partial), writes=[out, partial])
+        self._add(code, (x, weight, out, scales, offsets), (rows, inner, computation.columns, groups, partial, in_bytes), writes=[out, partial])
         self.values[name] = out
+
+    def _rounded_rows(self, x: _Operand, rows: int, groups: int, in_bytes: bool) -> _Operand:
+        """Return rows in 8 bits, as bytes or in fp32; products with the same rows share them."""
+        key = x, groups, in_bytes
+        if key not in self.rounded:
+            inner = x.dims[-1]
+            out = self._new((loop.rounded_numbers(rows, inner, groups),) if in_bytes else x.dims)
+            pair = None if in_bytes else self._new((self.threads, 2))
+            self._add(loop.ROUNDING, (x, None, out), (rows, inner, groups, pair or 0), writes=[out] if pair is None else [out, pair])
+            self.rounded[key] = out
+        return self.rounded[key]
 
     def _byte_lookup(self, op: Op, operator: Operator) -> None:
         ids, scales, table = self._value(op.inputs["Ids"][0]), self._value(op.inputs["Scale"][0]), self._bytes(op.inputs["W"][0])

@@ -16,6 +16,8 @@ from foreshape.machine.kernels.grouped_weights import GroupedNumbers, group_of, 
 
 Weights = Literal["int8", "int4"]
 WEIGHTS = ("int8", "int4")
+Rows = Literal["fp32", "int8"]
+ROWS = ("fp32", "int8")
 
 
 def grouped_layers_of(program: Program, exclude: Sequence[str] = ()) -> list[ScaledLayer]:
@@ -33,7 +35,9 @@ def _rows(program: Program, layer: ScaledLayer) -> int:
     return rows if isinstance(rows, int) else 0
 
 
-def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Callable[[str], Tensor | GroupedNumbers], weights: Weights, group: int) -> Values:
+def with_groups(
+    program: Program, layers: Sequence[ScaledLayer], weight_of: Callable[[str], Tensor | GroupedNumbers], weights: Weights, group: int, rows: Rows
+) -> Values:
     """Let layers compute with packed weights, in place; return the arrays of new persistables.
 
     Args:
@@ -42,6 +46,7 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
         weight_of: from a matrix's name to its value; asked once for each. `GroupedNumbers` stay as they are in products.
         weights: "int8" or "int4"; tables of lookups are of 8 bits, with a scale for each row.
         group: the most rows of a weight with one scale.
+        rows: "fp32", or "int8": in products they are rounded, each in the groups of the weight.
 
     Raises:
         SchemaError: a weight has infinite numbers or NaN.
@@ -60,7 +65,7 @@ def with_groups(program: Program, layers: Sequence[ScaledLayer], weight_of: Call
                 rewriting.add("int8_lookup", {**operands, "Ids": layer.x}, {"Out": layer.name}, {"column": layer.is_column}, index, op.site)
             else:
                 operands, columns = _product(rewriting, layer, value, bits, group)
-                rewriting.add("grouped_linear", {"X": layer.x, **operands}, {"Out": layer.name}, {"columns": columns}, index, op.site)
+                rewriting.add("grouped_linear", {"X": layer.x, **operands}, {"Out": layer.name}, {"columns": columns, "rows": rows}, index, op.site)
         block.vars.pop(weight)
     return rewriting.values
 
@@ -100,9 +105,16 @@ def _product(rewriting: Rewriting, layer: ScaledLayer, value: Tensor | GroupedNu
     return operands, (value.numbers if isinstance(value, GroupedNumbers) else value).shape[layer.axis]
 
 
-def require_weights(weights: Any, group: Any) -> None:
-    """Raise `SchemaError` for others than these weights, and a group of less than 4."""
+def require_weights(weights: Any, group: Any, rows: Any) -> None:
+    """Raise `SchemaError` for others than these weights and rows, and a group of less than 4."""
     if weights not in WEIGHTS:
         raise SchemaError.one_of("weights", WEIGHTS, weights)
+    require_rows(rows)
     if isinstance(group, bool) or not isinstance(group, int) or group < 4 or group % 4:
         raise SchemaError.must("group", "a multiple of 4, of at least 4", group)
+
+
+def require_rows(rows: Any) -> None:
+    """Raise `SchemaError` for others than these rows."""
+    if rows not in ROWS:
+        raise SchemaError.one_of("rows", ROWS, rows)

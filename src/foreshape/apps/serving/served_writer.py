@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from foreshape.apps.generation import LanguageModel, TextWriter, WordChoice, Writing, language_model
-from foreshape.apps.generation.packed_weights import Weights
+from foreshape.apps.generation.packed_weights import Rows, Weights
 from foreshape.apps.serving.protocol import InferRequest, TensorInfo
 from foreshape.apps.serving.served_model import Opening, RoutedModel
 from foreshape.apps.serving.server_limits import RequestError
@@ -71,6 +71,7 @@ class LanguageModels:
         device: as for `Executor`.
         weights: "int8" or "int4"; by default as `language_model`.
         share_prefixes: as for `TextWriter`.
+        rows: "fp32" or "int8", as for `language_model`.
     """
 
     def __init__(
@@ -81,9 +82,11 @@ class LanguageModels:
         device: str = "cpu",
         weights: Weights | None = None,
         share_prefixes: bool | None = None,
+        rows: Rows = "fp32",
     ) -> None:
         self._users, self._context, self._threads, self._device, self._share_prefixes = users, context, threads, device, share_prefixes
         self._weights: Weights | None = weights
+        self._rows: Rows = rows
 
     def finds(self, path: str) -> bool:
         """Tell whether there is a folder of a language model, or a GGUF file."""
@@ -97,7 +100,9 @@ class LanguageModels:
 
     def opened(self, path: str, opening: Opening) -> ServedWriter:
         """Open a language model for as many users as its memory allows, and run it once."""
-        model = language_model(path, users=self._users, context=self._context, threads=self._threads, device=self._device, weights=self._weights)
+        model = language_model(
+            path, users=self._users, context=self._context, threads=self._threads, device=self._device, weights=self._weights, rows=self._rows
+        )
         return ServedWriter(model, opening, Path(path), self._share_prefixes)
 
 

@@ -544,24 +544,6 @@ def _to_onnx_int8_lookup(w: WrittenOp) -> Any:
     return (rows * scales.with_dims(w.rank("Ids") - w.of.column)).value
 
 
-@to_onnx()
-def _to_onnx_grouped_linear(w: WrittenOp) -> Any:
-    sizes = [size for size in (*w.spec("W").known_dims, w.spec("Scale").known_dims[1]) if isinstance(size, int)]
-    if len(sizes) < 4:
-        raise Refused("a weight of open dims")
-    (tiles, packed, tile, groups), halves = sizes, w.spec("W").dtype is UINT8
-    numbers, rows = term(w, "W").cast(FP32), packed * (2 if halves else 1)
-    if halves:
-        upper = (numbers / 16.0).node("Floor")
-        pair = [part.shaped(tiles, packed, 1, tile) for part in (numbers - upper * 16.0, upper)]
-        numbers = pair[0].node("Concat", pair[1].value, axis=2)
-    numbers = numbers - 8.0 if halves and not w.has("Offset") else numbers
-    scaled = numbers.shaped(tiles, groups, rows // groups, tile) * term(w, "Scale").with_dims(2)
-    scaled = scaled + term(w, "Offset").with_dims(2) if w.has("Offset") else scaled
-    matrix = scaled.shaped(tiles, rows, tile).turned(1, 0, 2).shaped(rows, tiles * tile).cut(1, 0, w.of.columns)
-    return term(w, "X").node("MatMul", matrix.value).value
-
-
 # --- from PaddlePaddle 3
 
 
@@ -690,8 +672,3 @@ def _to_torch_dynamic_quantize_linear(w: PlainOp) -> Any:
 @to_torch()
 def _to_torch_matmul_integer(w: PlainOp) -> str:
     return w.call(helpers.bit_grids.integer_product, w.x("X"), w.x("Y"), w.optional("XZeroPoint"), w.optional("YZeroPoint"))
-
-
-@to_torch()
-def _to_torch_grouped_linear(w: PlainOp) -> str:
-    return w.call(helpers.bit_grids.grouped_product, w.x("X"), w.x("W"), w.x("Scale"), w.of.columns, *([w.x("Offset")] if w.has("Offset") else []))

@@ -81,8 +81,9 @@ UPDATE_NOTHING = (Quantization, Dequantization, Observed)
 class GroupedProduct(ForwardOnly):
     """Rows X0 times a weight in tiles, X1, with the scales X2 and the offsets X3, or none, of groups of its rows.
 
-    `foreshape.machine.kernels.grouped_weights` describes it. ``columns``: of the weight.
+    `foreshape.machine.kernels.grouped_weights` describes it. ``columns``: of the weight. ``rounds_rows``: the rows are rounded to 8 bits first.
     """
 
     operands: ClassVar[int] = 4
     columns: int
+    rounds_rows: bool = False

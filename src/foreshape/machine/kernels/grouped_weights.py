@@ -16,6 +16,7 @@ import numpy as np
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels import word_loop
+from foreshape.machine.kernels.integer_tiles import MOST_EXACT, lanes_of_sums
 from foreshape.machine.kernels.loop_team import run_together
 
 Bits = Literal[4, 8]
@@ -149,11 +150,29 @@ def unpack(packed: Tensor, scales: Tensor, bits: int, offsets: Tensor | None = N
     return numbers.view(tiles, rows, TILE)
 
 
-def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, offsets: Tensor | None = None) -> Tensor:
-    """Return rows ``[m, k]`` times a packed weight, ``[m, columns]``: in machine code with numba, otherwise some tiles are unpacked at a time."""
+def rounded(x: Tensor, groups: int) -> Tensor:
+    """Return rows ``[m, k]`` of fp32 rounded to 8 bits: of each group of a row the largest magnitude is 127 steps.
+
+    A group with a number that is not finite is NaN.
+    """
+    parts = x.reshape(x.shape[0], groups, x.shape[1] // groups)
+    largest = parts.abs().amax(2, keepdim=True)
+    lift = torch.ones_like(largest).masked_fill(largest < 2.0**-96, 2.0**64)  # 127 over the largest would be infinite
+    steps = (largest / 127).masked_fill(~largest.isfinite(), torch.nan)
+    whole = (parts * lift * torch.full_like(largest, 127).div(largest * lift).where(largest > 0, 0.0)).round_()
+    return whole.mul_(steps).view(x.shape)
+
+
+def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, offsets: Tensor | None = None, *, rounds_rows: bool = False) -> Tensor:
+    """Return rows ``[m, k]`` times a packed weight, ``[m, columns]``: in machine code with numba, otherwise some tiles are unpacked at a time.
+
+    ``rounds_rows``: the rows are `rounded` first, in the groups of the weight. Where the processor has instructions for it, bytes are multiplied then.
+    """
     tiles = packed.shape[0]
     if x.is_cpu and x.shape[0] and not x.shape[1] // scales.shape[1] % 4 and word_loop.can_compile():
-        return _in_machine_code(x.contiguous(), packed, scales, bits, columns, offsets)
+        return _in_machine_code(x.contiguous(), packed, scales, bits, columns, offsets, rounds_rows)
+    if rounds_rows:
+        x = rounded(x, scales.shape[1])
     out = torch.empty((x.shape[0], tiles * TILE), dtype=x.dtype, device=x.device)
     step = max(1, _MOST // max(1, x.shape[1] * TILE))
     for first in range(0, tiles, step):
@@ -163,19 +182,29 @@ def product(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, 
     return out if out.shape[1] == columns else out[:, :columns].clone(memory_format=torch.contiguous_format)
 
 
-def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, offsets: Tensor | None) -> Tensor:
+def _in_machine_code(x: Tensor, packed: Tensor, scales: Tensor, bits: int, columns: int, offsets: Tensor | None, rounds_rows: bool) -> Tensor:
     (rows, inner), groups = x.shape, scales.shape[1]
     out = torch.empty((rows, columns), dtype=torch.float32)
-    threads = torch.get_num_threads()
-    scratch = torch.empty((threads, 4 * TILE + rows * groups), dtype=torch.float32)
+    threads, in_bytes = torch.get_num_threads(), rounds_rows and multiplies_bytes(inner // groups)
+    scratch = torch.empty((threads, word_loop.product_scratch(rows, inner, groups, in_bytes)), dtype=torch.float32)
     code = word_loop.BYTE_PRODUCT if bits == 8 else word_loop.HALF_BYTE_PRODUCT
-    table = np.zeros(word_loop.WIDTH, np.int64)
-    table[0] = code
-    table[2:7] = x.data_ptr(), packed.data_ptr(), out.data_ptr(), scales.data_ptr(), 0 if offsets is None else offsets.data_ptr()
-    begin = 2 + word_loop.OPERANDS
-    table[begin : begin + 5] = rows, inner, columns, groups, scratch.data_ptr()
-    run_together(table, np.zeros(word_loop.NUMBERS), 1, threads)
+    table = np.zeros((2, word_loop.WIDTH), np.int64)
+    begin, place = 2 + word_loop.OPERANDS, x
+    if rounds_rows:
+        place = torch.empty(word_loop.rounded_numbers(rows, inner, groups) if in_bytes else rows * inner, dtype=torch.float32)
+        table[0, [0, 1, 2, 4]] = word_loop.ROUNDING, word_loop.IN_PARTS, x.data_ptr(), place.data_ptr()
+        table[0, begin : begin + 4] = rows, inner, groups, 0 if in_bytes else scratch.data_ptr()
+    table[1, :2] = code, word_loop.BEHIND_BARRIER + word_loop.IN_PARTS
+    table[1, 2:7] = place.data_ptr(), packed.data_ptr(), out.data_ptr(), scales.data_ptr(), 0 if offsets is None else offsets.data_ptr()
+    table[1, begin : begin + 6] = rows, inner, columns, groups, scratch.data_ptr(), in_bytes
+    first = 0 if rounds_rows else 1
+    run_together(table[first:], np.zeros((2, word_loop.NUMBERS)), 2 - first, threads)
     return out
+
+
+def multiplies_bytes(group: int) -> bool:
+    """Return True if rounded rows in groups of so many numbers are multiplied as bytes: the processor has instructions, and sums fit into 32 bits."""
+    return group < MOST_EXACT and lanes_of_sums() > 0
 
 
 def unpacked_elements(tiles: int, rows: int) -> int:

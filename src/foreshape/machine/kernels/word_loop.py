@@ -19,6 +19,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.machine.kernels.instructions import SWITCH, exponential, floats, intrinsics, longs, with_names
+from foreshape.machine.kernels.integer_tiles import (
+    integer_kernels,
+    integer_tile,
+    integer_tile_of_one,
+    lanes_of_sums,
+    round_group,
+    round_group_in_place,
+    spread_bytes,
+    spread_half_bytes,
+)
 from foreshape.machine.kernels.tile_products import (
     byte_tile,
     byte_tile_of_one,
@@ -41,13 +51,17 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
 """Kinds of `BINARY`."""
 AFFINE, SQUARE, ROOT_INVERSE, SINE, COSINE, TANH, SWISH, GELU, GELU_BY_TANH, RELU = range(10)
 """Kinds of `UNARY`."""
-BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, BYTE_LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION = range(13)
+BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, BYTE_LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION, ROUNDING = range(
+    14
+)
 """The codes of instructions; `run` tells each one's operands and sizes."""
 BEHIND_BARRIER, IN_PARTS = 1, 2
 """Flags of an instruction: all threads meet before it; each thread takes a part of it."""
 ALWAYS_IN_PARTS: Final = frozenset({PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION})
-MAYBE_IN_PARTS: Final = frozenset({UNARY, BINARY, COPY, MEAN, LAYER_NORM})
+MAYBE_IN_PARTS: Final = frozenset({UNARY, BINARY, COPY, MEAN, LAYER_NORM, ROUNDING})
 """The instructions in parts if they have many numbers."""
+ROWS_AT_ONCE: Final = 96
+"""The rounded rows in one pass through a tile: their sums stay in the cache."""
 _SPINS: Final = 4000
 """Turns of waiting before the thread lets others run."""
 
@@ -59,6 +73,11 @@ def doubles(address: int) -> Any:
 
 def small_numbers(address: int) -> Any:
     """Return the whole numbers of 8 bits at an address, with a sign. (In machine code; see `thread_intrinsics`.)"""
+    raise NotImplementedError
+
+
+def whole_numbers(address: int) -> Any:
+    """Return the whole numbers of 32 bits at an address. (In machine code; see `thread_intrinsics`.)"""
     raise NotImplementedError
 
 
@@ -159,6 +178,64 @@ def _grouped(x: int, weight: int, scales: int, offsets: int, y: int, sizes: Any,
                     for j in range(width):
                         z[j] = multiply_add(o[j], total, z[j])
             r += block
+
+
+def _round_rows(x: int, out: int, rows: int, inner: int, groups: int, begin: int, end: int) -> None:
+    """Round the groups from ``begin`` to ``end`` of rows [rows, inner], row by row, into a place of `rounded_numbers`."""
+    group = inner // groups
+    factors = out + rows * inner
+    totals = factors + 4 * rows * groups
+    for part in range(begin, end):
+        r, g = part // groups, part % groups
+        place = g * rows + r
+        round_group(x + 4 * group * part, out + group * place, factors + 4 * place, totals + 4 * place, group)
+
+
+def _round_rows_in_place(x: int, out: int, group: int, begin: int, end: int, scratch: int) -> None:
+    """Round the groups from ``begin`` to ``end`` of rows of fp32 to fp32; ``scratch`` has two numbers."""
+    for part in range(begin, end):
+        round_group_in_place(x + 4 * group * part, out + 4 * group * part, scratch, scratch + 4, group)
+
+
+def _rounded_product(x: int, weight: int, scales: int, offsets: int, y: int, sizes: Any, tile: int, first: int, scratch: int, has_half_bytes: bool) -> None:
+    """Compute as `_grouped` the columns of a tile of up to `ROWS_AT_ONCE` rows from ``first`` on, rounded by `_round_rows`.
+
+    ``scratch``: 64 sums for each of these rows, and behind them 64 bytes for each row of a group.
+    """
+    rows, inner, columns, groups = sizes
+    width, group, count = min(64, columns - 64 * tile), inner // groups, min(ROWS_AT_ONCE, rows - first)
+    sums, numbers = floats(scratch), scratch + 256 * ROWS_AT_ONCE
+    shift = 128 if not has_half_bytes else 8 if offsets == 0 else 0
+    for j in range(64 * count):
+        sums[j] = np.float32(0)
+    for g in range(groups):
+        s = scales + 256 * (tile * groups + g)
+        begin = weight + (32 if has_half_bytes else 64) * (tile * inner + g * group)
+        if has_half_bytes:
+            spread_half_bytes(begin, numbers, group)
+        else:
+            spread_bytes(begin, numbers, group)
+        place = g * rows + first
+        a, factors = x + group * place, x + rows * inner + 4 * place
+        totals = factors + 4 * rows * groups
+        r = 0
+        while r < count:
+            if r + 4 <= count:
+                integer_tile(a + group * r, group, numbers, scratch + 256 * r, s, factors + 4 * r, totals + 4 * r, shift, group)
+                r += 4
+            else:
+                integer_tile_of_one(a + group * r, group, numbers, scratch + 256 * r, s, factors + 4 * r, totals + 4 * r, shift, group)
+                r += 1
+        if offsets != 0:
+            o = floats(offsets + 256 * (tile * groups + g))
+            for i in range(count):
+                total, z = floats(factors)[i] * np.float32(whole_numbers(totals)[i]), floats(scratch + 256 * i)
+                for j in range(64):
+                    z[j] = multiply_add(o[j], total, z[j])
+    for i in range(count):
+        p, z = floats(scratch + 256 * i), floats(y + 4 * ((first + i) * columns + 64 * tile))
+        for j in range(width):
+            z[j] = p[j]
 
 
 def _binary(kind: int, count: int, x: Any, y: Any, z: Any, by_x: int, by_y: int) -> None:
@@ -368,13 +445,26 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
         elif code == TURNED_PRODUCT:  # c [m, k] = a [m, n] b' for b [k, n]
             _turned_product(a, b, c, m, n, k, k * t // ts, k * (t + 1) // ts)
         elif code in (BYTE_PRODUCT, HALF_BYTE_PRODUCT):
-            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d and the offsets e, if they are there; at n4 are 256 numbers and the
-            # groups of all rows for each thread
-            tiles, scratch = (k + 63) // 64, n4 + 4 * thread * (256 + m * n3)
-            if code == HALF_BYTE_PRODUCT or e != 0:
-                _group_sums(a, m, n, n3, floats(scratch + 1024))
-            for tile in range(tiles * t // ts, tiles * (t + 1) // ts):
-                _grouped(a, b, d, e, c, (m, n, k, n3), tile, scratch, code == HALF_BYTE_PRODUCT)
+            # c [m, k] = a [m, n] times the weight b with n3 groups of the scales d and the offsets e, if they are there; at n4 each thread has a part of
+            # `product_scratch`; n5: the rows are rounded
+            tiles, scratch = (k + 63) // 64, n4 + 4 * thread * product_scratch(m, n, n3, n5 != 0)
+            if n5 != 0:
+                blocks = (m + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
+                parts = tiles * blocks
+                for part in range((parts * t + at % ts) // ts, (parts * (t + 1) + at % ts) // ts):  # no thread has the larger part of each product
+                    first = ROWS_AT_ONCE * (part % blocks)
+                    _rounded_product(a, b, d, e, c, (m, n, k, n3), part // blocks, first, scratch, code == HALF_BYTE_PRODUCT)
+            else:
+                if code == HALF_BYTE_PRODUCT or e != 0:
+                    _group_sums(a, m, n, n3, floats(scratch + 1024))
+                for tile in range(tiles * t // ts, tiles * (t + 1) // ts):
+                    _grouped(a, b, d, e, c, (m, n, k, n3), tile, scratch, code == HALF_BYTE_PRODUCT)
+        elif code == ROUNDING:  # c = a [m, n] with k groups in each row, as bytes; or, with two numbers at n3 for each thread, c [m, n] of fp32
+            begin, end = m * k * t // ts, m * k * (t + 1) // ts
+            if n3 == 0:
+                _round_rows(a, c, m, n, k, begin, end)
+            else:
+                _round_rows_in_place(a, c, n // k, begin, end, n3 + 8 * thread)
         elif code == BINARY:  # c [m, n, k] = a, b with these steps along the axes, of the kind n3
             s3, s4 = table[row + 12], table[row + 15]
             step_x, step_y, first, last = table[row + 14], table[row + 17], 0, k
@@ -521,12 +611,25 @@ def thread_intrinsics() -> dict[str, Any]:
 
     return {
         "small_numbers": at(types.int8, ir.IntType(8)),
+        "whole_numbers": at(types.int32, ir.IntType(32)),
         "doubles": at(types.float64, ir.DoubleType()),
         "multiply_add": intrinsic(fused),
         "arrive": intrinsic(add),
         "arrivals": intrinsic(read),
         "whole_number_of": intrinsic(call),
     }
+
+
+def product_scratch(rows: int, inner: int, groups: int, rounded: bool) -> int:
+    """Return the numbers of fp32 in a thread's scratch of a product with a packed weight."""
+    if rounded:
+        return 64 * ROWS_AT_ONCE + 16 * (inner // groups)
+    return 256 + rows * groups
+
+
+def rounded_numbers(rows: int, inner: int, groups: int) -> int:
+    """Return the numbers of fp32 in the place of rounded rows: their bytes ``[groups, rows, inner / groups]``, steps and sums ``[groups, rows]``."""
+    return rows * inner // 4 + 2 * rows * groups
 
 
 def can_compile() -> bool:
@@ -545,12 +648,27 @@ def compiled() -> int:
     """Return the address of `follow` in machine code; kept on disk between processes if possible."""
     numba = importlib.import_module("numba")
     types = numba.types
-    names = {**globals(), **intrinsics(), **thread_intrinsics(), **tile_kernels(), "np": importlib.import_module("numpy")}
+    names = {**globals(), **intrinsics(), **thread_intrinsics(), **tile_kernels(), **integer_kernels(lanes_of_sums()), "np": importlib.import_module("numpy")}
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
     for function in (_dot, _total, _spread):  # sums in any order, the same for each row
         names[function.__name__] = numba.njit(error_model="numpy", fastmath=True)(with_names(function, names))
-    for function in (_add_rows, _add_row, _binary, _unary, _attention, _product, _turned_product, _group_sums, _grouped, run):
+    for function in (
+        _add_rows,
+        _add_row,
+        _binary,
+        _unary,
+        _attention,
+        _product,
+        _turned_product,
+        _group_sums,
+        _grouped,
+        _round_rows,
+        _round_rows_in_place,
+        _rounded_product,
+        product_scratch,
+        run,
+    ):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
     signature, whole = types.void(types.CPointer(types.int64)), with_names(follow, names)
     try:

@@ -1,4 +1,4 @@
-"""Products with weights of 8 or 4 bits, in groups of rows with a scale each; their rows stay in fp32."""
+"""Products with weights of 8 or 4 bits, in groups of rows with a scale each."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class GroupedLinear(Operator):
 
     Of 8 bits V[i, 64 t + j] = W[t, i, j] Scale[t, i // group, j]. Of 4 bits W[t, i // 2, j] has two numbers, of even i in its lower half and of odd i in its
     upper one, each plus 8. An Offset[t, i // group, j] is added to V, and the numbers of 4 bits lie in W as they are then, from 0 to 15.
+
+    With rows "int8" X is rounded first: each group of a row, as the groups of W, to 127 steps of its largest magnitude to either side. Where the processor has
+    instructions for it, whole numbers are multiplied, with exact sums inside a group. A group with a number that is not finite makes its row NaN.
     """
 
     type = "grouped_linear"
@@ -42,6 +45,7 @@ class GroupedLinear(Operator):
     Offset = operand((FP32,), optional=True, doc="[tiles, groups, 64]")
     Out = result(layout="row", doc="fp32, [..., columns]")
     columns = attribute(AttrType.INT, 1, low=1, doc="of the weight; those of the last tile behind it are not read")
+    rows = attribute(AttrType.STRING, "fp32", choices=("fp32", "int8"), doc="the numbers of X in products")
 
     def infer_shape(self, X: Spec, W: Spec, Scale: Spec, Offset: Spec | None) -> Spec:
         require_rank(3, W, "W")
@@ -64,7 +68,7 @@ class GroupedLinear(Operator):
         return X.with_dims((*X.known_dims[:-1], self.columns))
 
     def computes(self) -> GroupedProduct:
-        return GroupedProduct(self.columns)
+        return GroupedProduct(self.columns, self.rows == "int8")
 
     def work(self, X: Spec, W: Spec, Scale: Spec, Offset: Spec | None) -> Size:
         return X.elements * self.columns
@@ -73,12 +77,14 @@ class GroupedLinear(Operator):
         tiles, rows = -(-self.columns // TILE), X.known_dims[-1]
         unpacked = grouped_weights.unpacked_elements(tiles, rows) if isinstance(rows, int) else tiles * rows * TILE
         results = X.dense((*X.known_dims[:-1], tiles * TILE)).nbytes
-        return 9 * unpacked + 2 * results + copies(strided, X=X, W=W, Scale=Scale, Offset=Offset)
+        rounding = 6 * X.dense(X.known_dims).nbytes if self.rows == "int8" else 0
+        return 9 * unpacked + 2 * results + rounding + copies(strided, X=X, W=W, Scale=Scale, Offset=Offset)
 
     def kernel(self, X: Tensor, W: Tensor, Scale: Tensor, Offset: Tensor | None) -> Tensor:
         bits = 8 if W.element_size() == 1 and W.is_signed() else 4
         offsets = None if Offset is None else Offset.contiguous()
-        out = grouped_weights.product(X.reshape(-1, X.shape[-1]), W.contiguous(), Scale.contiguous(), bits, self.columns, offsets)
+        x, rounds_rows = X.reshape(-1, X.shape[-1]), self.rows == "int8"
+        out = grouped_weights.product(x, W.contiguous(), Scale.contiguous(), bits, self.columns, offsets, rounds_rows=rounds_rows)
         return out.view(*X.shape[:-1], self.columns)
 
     samples = [
@@ -88,6 +94,9 @@ class GroupedLinear(Operator):
         sample(X=f32(5, 8).ragged([2, 3]), W=_weight(1, 8), Scale=_scales(1, 2), columns=9),
         sample(X=f32(3, 8), W=_weight(2, 8, 4), Scale=_scales(2, 2), Offset=_scales(2, 2), columns=70),
         sample(X=f32(5, 12), W=_weight(1, 12), Scale=_scales(1, 3), Offset=_scales(1, 3), columns=9),
+        sample(X=f32(3, 8), W=_weight(2, 8), Scale=_scales(2, 2), columns=70, rows="int8"),
+        sample(X=f32(5, 12).ragged([2, 3]), W=_weight(1, 12, 4), Scale=_scales(1, 3), Offset=_scales(1, 3), columns=9, rows="int8"),
+        sample(X=f32(2, 3, 32), W=_weight(1, 32, 4), Scale=_scales(1, 1), columns=5, rows="int8"),
         sample(X=f32(0, 8), W=_weight(1, 8), Scale=_scales(1, 2), columns=9),
     ]
     rejects = [

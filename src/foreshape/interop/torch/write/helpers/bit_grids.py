@@ -73,6 +73,15 @@ def grouped_product(x: Tensor, weight: Tensor, scale: Tensor, columns: int, offs
     return x @ groups.reshape(numbers.shape).transpose(0, 1).reshape(numbers.shape[1], -1)[:, :columns]
 
 
+def rounded_groups(x: Tensor, scale: Tensor) -> Tensor:
+    """Return rows rounded to 127 steps of the largest magnitude of each group to either side; scale has their number."""
+    parts = x.reshape(*x.shape[:-1], scale.shape[1], x.shape[-1] // scale.shape[1])
+    largest = parts.abs().amax(-1, keepdim=True)
+    lift = torch.ones_like(largest).masked_fill(largest < 2.0**-96, 2.0**64)
+    steps = (largest / 127).masked_fill(~largest.isfinite(), torch.nan)
+    return (torch.round(parts * lift * torch.full_like(largest, 127).div(largest * lift).where(largest > 0, 0.0)) * steps).view(x.shape)
+
+
 def by_range(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return x in whole numbers from 0 to 255, its scale and its zero point, by its range with 0 in it."""
     low, high = x.aminmax() if x.numel() else (x.new_zeros(()), x.new_zeros(()))
