@@ -221,7 +221,7 @@ def test_the_first_calls_do_not_wait_and_a_fault_of_the_loading_is_told() -> Non
         raise OSError("no space left")
 
     wrong = LoadedBeside(fail)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="no space left"), pytest.warns(fs.ForeshapeWarning, match="cannot be loaded"):
         wrong.now()
 
 

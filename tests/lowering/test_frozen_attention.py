@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.frozen_nets import Net, images, kernels_of
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.compiler.lowering.kernel_calls import FusedCall
 from foreshape.machine.kernels import onednn_attention
+from foreshape.machine.kernels.attention import Attention
 from foreshape.machine.kernels.onednn_library import library
 
 __all__ = ["kernels_of"]  # by oneDNN's own library and by torch's kernels
@@ -107,3 +109,17 @@ def test_without_that_they_stay_nan() -> None:
     for executor in (fs.Executor(check=False), fs.Executor(frozen=True, check=False)):
         seen = net.run(executor)[0]
         assert np.isnan(seen[1]).all() and np.isfinite(seen[0]).all()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("keys", [4, 33, 520])
+def test_weights_of_any_mask_are_zeros_where_they_are_no_numbers(keys: int, number: float) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 8) for n in (33, keys, keys))
+    for place in (0, keys // 2, keys - 1):
+        mask = torch.zeros(1, 1, 33, keys)
+        mask[..., place] = number
+        mask[:, :, 5] = -torch.inf
+        weights = ((q @ k.mT) * 0.3 + mask).softmax(-1)
+        out, _ = Attention(0.3, False, blanks=True).forward(q, k, v, mask)
+        torch.testing.assert_close(out, torch.where(weights.isnan(), 0.0, weights) @ v, rtol=1e-4, atol=1e-4)

@@ -189,6 +189,18 @@ def test_a_mask_in_floats_must_have_whole_numbers(tmp_path: Path) -> None:
             assert (auto._padded._served is not None) == is_padded
 
 
+def test_element_types_are_the_padded_network_s_whatever_the_neighbours_have(tmp_path: Path) -> None:
+    path = save(tmp_path, "encoder")
+    with closing(opened(path, "auto")) as auto, closing(opened(path, "never")) as usual:
+        feed = padded([3, 3])
+        for dtype in ("uint8", "int32"):
+            other = {name: array.astype(dtype) for name, array in feed.items()}
+            np.testing.assert_allclose(answer(auto, other)["mean"], answer(usual, other)["mean"], **CLOSE)
+        for name, dtype in (("mask", "bool"), ("mask", "float32"), (next(n for n in feed if n != "mask"), "float32")):
+            with pytest.raises(RequestError, match=f"{name} must be of int64"):
+                answer(auto, {**feed, name: feed[name].astype(dtype)})
+
+
 def test_wrong_requests_are_refused_in_words(tmp_path: Path) -> None:
     with closing(opened(save(tmp_path, "encoder"), "auto")) as served:
         assert isinstance(served, ServedRagged) and served._padded is not None

@@ -46,10 +46,11 @@ def packed_texts(feed: Mapping[str, Array], mask: str, inputs: Mapping[str, Spec
         inputs: the descriptions of all of them.
 
     Raises:
-        UnprovedTexts: the proof says nothing of them. FeedError: the sizes of the inputs differ.
+        UnprovedTexts: the proof says nothing of them. FeedError: the sizes of the inputs differ, or an input has another kind of numbers.
     """
     import numpy
 
+    feed = {name: _typed(name, array, inputs[name]) for name, array in feed.items()}
     if not all(_fits(array, inputs[name].known_dims) for name, array in feed.items()) or len({array.shape[: feed[mask].ndim] for array in feed.values()}) > 1:
         expected, seen = ", ".join(f"{n} {spec.text()}" for n, spec in inputs.items()), ", ".join(f"{n} {[*array.shape]}" for n, array in feed.items())
         raise FeedError.must("the inputs", f"of the same texts and rows: {expected}", seen)
@@ -66,6 +67,18 @@ def packed_texts(feed: Mapping[str, Array], mask: str, inputs: Mapping[str, Spec
         return PackedTexts({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()}, lengths, time)
     kept: Array = numpy.arange(time) < lengths[:, None]  # pyright: ignore[reportUnknownVariableType]
     return PackedTexts({name: array[kept] for name, array in arrays.items()}, lengths, time)
+
+
+def _typed(name: str, array: Array, spec: Spec) -> Array:
+    """Return an input in its element type, as a feed of whole or floating numbers comes into it."""
+    import numpy
+
+    dtype = numpy.dtype(spec.known_dtype.numpy_name or "void")
+    if array.dtype == dtype:
+        return array
+    if (array.dtype.kind in "iu") != (dtype.kind in "iu") or array.dtype.kind not in "iuf" or dtype.kind not in "iuf":
+        raise FeedError.must(name, f"of {dtype}", str(array.dtype))
+    return array.astype(dtype)
 
 
 def _fits(array: Array, dims: Sequence[Size]) -> bool:

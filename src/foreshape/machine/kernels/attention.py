@@ -99,7 +99,7 @@ class Attention:
                     sums.masked_fill_(nowhere.squeeze(-1), torch.nan)
                 if causal and not (mask[..., :1] >= (least := self._least(most))).all():
                     self._look_at_later(out, sums, q, k, v, mask, least)
-            if self.blanks and (lost := sums.isnan()).any():
+            if self.blanks and (lost := ~sums.isfinite()).any():
                 out = torch.where(lost.unsqueeze(-1), v.sum(-2, keepdim=True).mul_(0.0), out)
         else:
             out, sums = self._weights(q, k, None) @ v, q.new_zeros(q.shape[:-1])

@@ -22,7 +22,7 @@ _Work = tuple[DescribedPrimitive, tuple[int, ...], int]
 class RangeRounded:
     """Numbers rounded to 256 levels from the least to the largest of them, 0 among them: a kernel, and a stage of a series.
 
-    A number that is not finite makes the step NaN, so all results of products are NaN.
+    A number that is not finite makes the step NaN, so all results of products are NaN; so do finite ones whose sum is beyond fp32.
     """
 
     add = None

@@ -81,6 +81,8 @@ def byte_rows(weight: Tensor) -> ByteRows | None:
 
     Weights that were stored as bytes are such, whatever made them fp32.
     """
+    if weight.shape[1] < 2:
+        return None
     if len(weight) > 1 and byte_rows(weight[:1]) is None:  # of most other weights one row is enough
         return None
     ordered = weight.sort(1).values

@@ -18,12 +18,12 @@ from foreshape.compiler.lowering.fusion.products import rows_of
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, OpCall, Value
 from foreshape.core.data_class import data_class, field
-from foreshape.core.dims import product
+from foreshape.core.dims import minimum, product
 from foreshape.core.spec import FP32, INT8, UINT8
 from foreshape.core.values.torch_proxy import torch
 from foreshape.language.operator.byte_computations import IntegerProduct, RangeQuantization, RangeRounding
 from foreshape.language.operator.computations import Cast, Constant, Product
-from foreshape.machine.kernels import packed, products
+from foreshape.machine.kernels import onednn, packed, products
 from foreshape.machine.kernels.frozen import folded, linear
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight, in_int8
@@ -82,7 +82,10 @@ def _rewrite(graph: Graph, i: OpCall, roundings: dict[KernelCall, Value]) -> boo
     engine = library()
     size = k * n if engine is not None and engine.multiplies_bytes else 4 * k * n
     name = graph.pack("bytes", [*values, *chain.values()], size, _maker(p, chain, len(values)))
-    workspace = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
+    rows = rows_of(x)
+    read = rows if p.zero else minimum(rows, 64)  # of which a thread of oneDNN's kernel has a copy, with sums for the zero points of the matrix
+    scratch = onednn.thread_count() * (read * k + 4 * n + 8192)
+    workspace = lambda: products.workspace(rows, k, n, longer=True) + scratch  # noqa: E731
     arguments: list[Argument] = [rounded] if chain.other is None else [rounded, chain.other]
     call = fused(chain.last, packed.linear(name, chain.other is not None, workspace), arguments, [chain.out])
     done = graph.replace({**chain.taken(call), i: rounding})

@@ -245,7 +245,7 @@ def _join(graph: Graph, run: list[SeriesStage]) -> bool:
     out = [v for v in inside if graph.is_fixed(v) or any(id(r) not in ids for r in graph.readers(v))]
     outside = list(dict.fromkeys(v for s in run for v in s.sources if v not in inside))
     slots = give_slots(run, inside, out)
-    total = series_bytes(run, slots, outside, out)
+    total = series_bytes(run, slots, outside, out, graph.lowered.half)
     rows = rows_of(run[0])
     offsets = [rows] if rows is not None and any(map(attention_of, run)) else []
     name, last = _pack(graph, run, inside, outside), everything[-1].of

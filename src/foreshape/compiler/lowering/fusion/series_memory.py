@@ -119,22 +119,25 @@ def give_slots(run: list[SeriesStage], inside: dict[Value, int], out: Sequence[V
     return slots
 
 
-def series_bytes(run: list[SeriesStage], slots: list[list[Size]], outside: Sequence[Value], out: Sequence[Value]) -> Size:
+def series_bytes(run: list[SeriesStage], slots: list[list[Size]], outside: Sequence[Value], out: Sequence[Value], half: bool = False) -> Size:
     """Return the bytes of a series beside its operands and results.
 
     Args:
         slots: as `give_slots` returns them.
         outside, out: its operands and results.
+        half: its products are of bf16.
     """
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
     works = [maximum(*map(workspace_of, s.calls)) for s in run]
     total = pieces + maximum(*set(works)) if rows_of(run[0]) is None else _ragged_bytes(run, works, pieces, [*outside, *out])
-    return total + _between(run) + ALIGNMENT * (len(slots) + len(outside) + 1)
+    return total + _between(run, half) + ALIGNMENT * (len(slots) + len(outside) + 1)
 
 
-def _between(run: list[SeriesStage]) -> Size:
-    """Return the most bytes for fp32 numbers made of a stage's bytes, or bytes are made of."""
-    rounded = {s.result for s in run if s.rounding is not None or only_rounds(s) or rounds_by_range(s)}
+def _between(run: list[SeriesStage], half: bool) -> Size:
+    """Return the most bytes for fp32 numbers made of a stage's bytes or bf16, or made into these."""
+    rounded = (
+        {v for s in run for v in (*s.sources, s.result)} if half else {s.result for s in run if s.rounding is not None or only_rounds(s) or rounds_by_range(s)}
+    )
     read = [[spec.nbytes + ALIGNMENT for v in (*s.sources, s.result) if v in rounded and (spec := spec_of(v)) is not None] for s in run]
     return maximum(0, *{sum(sizes, start=0) for sizes in read})
 
