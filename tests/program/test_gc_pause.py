@@ -44,6 +44,15 @@ def test_frozen_objects_stay_frozen() -> None:
     gc.unfreeze()
 
 
+def test_objects_that_a_user_froze_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To count them takes as long as to look at them: a second for the objects of a large process, at each program."""
+    counts: list[int] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.append(1) or 1_000_000)
+    for _ in range(3):
+        lists(100)
+    assert len(counts) == 1
+
+
 def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(gc_pause, "_MOST", 5000)

@@ -38,7 +38,11 @@ def _take_for_old() -> None:
     It takes no time, while a look at the objects of a first answer takes 10 to 30 ms. Objects that the user has frozen stay frozen.
     """
     count = gc.get_count()[0]
-    if _old[0] + count <= _MOST and hasattr(gc, "freeze") and not gc.get_freeze_count():
-        _old[0] += count
-        gc.freeze()
-        gc.unfreeze()
+    if _old[0] + count > _MOST or not hasattr(gc, "freeze"):
+        return
+    if gc.get_freeze_count():  # it counts them one by one: once is enough
+        _old[0] = _MOST + 1
+        return
+    _old[0] += count
+    gc.freeze()
+    gc.unfreeze()
