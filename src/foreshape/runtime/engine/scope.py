@@ -96,7 +96,11 @@ class Scope:
             return self._values.get(name)
 
     def lend(self, name: str) -> Tensor | None:
-        """Return a deferred value for a while: it stays deferred, and is made again at its first use. None for any other value."""
+        """Return a deferred value for a while: it stays deferred, and is made again at its first use. None for any other value.
+
+        Args:
+            name: of the value.
+        """
         with self._lock, torch.inference_mode():
             make = self._waiting.get(name)
             return None if make is None else _stored(make(), owned=True)
