@@ -65,8 +65,8 @@ def packed_texts(feed: Mapping[str, Array], mask: str, inputs: Mapping[str, Spec
         raise UnprovedTexts("inputs of whole numbers must be 0 or more, as ids and positions are")
     if (lengths == time).all():
         return PackedTexts({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()}, lengths, time)
-    kept: Array = numpy.arange(time) < lengths[:, None]  # pyright: ignore[reportUnknownVariableType]
-    return PackedTexts({name: array[kept] for name, array in arrays.items()}, lengths, time)
+    is_text: Array = numpy.arange(time) < lengths[:, None]  # pyright: ignore[reportUnknownVariableType]
+    return PackedTexts({name: array[is_text] for name, array in arrays.items()}, lengths, time)
 
 
 def _typed(name: str, array: Array, spec: Spec) -> Array:

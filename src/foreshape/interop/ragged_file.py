@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from foreshape.language.program import Program, Variable
@@ -19,14 +19,19 @@ class MappedParameters(Protocol):
     def put_into(self, scope: Scope) -> None: ...
 
 
-class FileArrays(Mapping[str, Any]):
-    """The parameters in the file of a network by name, as numpy's arrays, without torch."""
+class NamedArrays(Mapping[str, Any]):
+    """Parameters by name, as numpy's arrays.
 
-    def __init__(self, parameters: MappedParameters) -> None:
-        self._parameters, self._names = parameters, parameters.names()
+    Args:
+        names: of all of them.
+        read: returns the array of a name; None if it has none.
+    """
+
+    def __init__(self, names: Collection[str], read: Callable[[str], Any]) -> None:
+        self._names, self._read = names, read
 
     def __getitem__(self, name: str) -> Any:
-        array = self._parameters.array(name) if name in self else None
+        array = self._read(name) if name in self else None
         if array is None:
             raise KeyError(name)
         return array
@@ -39,6 +44,14 @@ class FileArrays(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class FileArrays(NamedArrays):
+    """The parameters in the file of a network by name, without torch."""
+
+    def __init__(self, parameters: MappedParameters) -> None:
+        super().__init__(parameters.names(), parameters.array)
+        self._parameters = parameters
 
     def forget_pages(self) -> None:
         """Give the read pages of the file back to the system; pages read again come from the file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from foreshape.interop.model import InferenceModel
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.packed_texts import PackedTexts
 from foreshape.interop.program_files import find_program, open_program
-from foreshape.interop.ragged_file import FileArrays
+from foreshape.interop.ragged_file import FileArrays, NamedArrays
 from foreshape.interop.ragged_model import node_words
 from foreshape.interop.row_padding import TextSizes
 from foreshape.interop.row_program import StepsUnknown
@@ -55,13 +55,13 @@ class RaggedNetwork:
     """
 
     def __init__(self, path: str, mask: str = "attention_mask", threads: int | None = None) -> None:
-        program, held = open_program(find_program(path)[0])
+        program, parameters = open_program(find_program(path)[0])
         program.refresh()
         feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
         if mask not in feeds:  # said before the parameters are read
             raise SchemaError(f"it has no input {mask}, which would be the mask of padded texts; its inputs are: {', '.join(feeds)}")
-        values: Scope | OnnxParameters = held if isinstance(held, OnnxParameters) else load_inference_model(path, scope=Scope()).scope
-        arrays = FileArrays(values) if isinstance(values, OnnxParameters) else _ScopeArrays(program, values)
+        values: Scope | OnnxParameters = parameters if isinstance(parameters, OnnxParameters) else load_inference_model(path, scope=Scope()).scope
+        arrays = FileArrays(values) if isinstance(values, OnnxParameters) else _scope_arrays(program, values)
         self.mask = mask
         block = program.global_block
         self.inputs, self.outputs = ({n: block.var(n).spec for n in names} for names in (feeds, fetches))
@@ -84,10 +84,10 @@ class RaggedNetwork:
             arrays.forget_pages()
         give_back()  # what the reading and the packing left
 
-    def _open(self, fetches: list[Variable], arrays: FileArrays | _ScopeArrays, values: Scope | OnnxParameters) -> None:
+    def _open(self, fetches: list[Variable], arrays: NamedArrays, values: Scope | OnnxParameters) -> None:
         if library() is not None:
             try:
-                self._runner = RowRunner(self.program, fetches, _Copies(arrays), self._threads)
+                self._runner = RowRunner(self.program, fetches, _copies(arrays), self._threads)
                 return
             except StepsUnknown:
                 pass
@@ -163,44 +163,19 @@ class RaggedNetwork:
         return PackedTexts(rows, numpy.array([2]), 2)
 
 
-class _Copies(Mapping[str, Any]):
-    """Parameters copied out of their file: a server outlives a file written over in its place, whose mapped bytes would end the process."""
+def _copies(arrays: Mapping[str, Any]) -> NamedArrays:
+    """Return parameters copied out of their file: a server outlives a file written over in its place, whose mapped bytes would end the process."""
 
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays = arrays
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._arrays
-
-    def __getitem__(self, name: str) -> Any:
-        array = self._arrays[name]
+    def copied(name: str) -> Any:
+        array = arrays[name]
         out = array.copy()
         forget_pages(array)
         return out
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+    return NamedArrays({*arrays}, copied)
 
 
-class _ScopeArrays(Mapping[str, Any]):
-    """The parameters in a scope, as numpy's arrays."""
-
-    def __init__(self, program: Program, scope: Scope) -> None:
-        self._scope, self._names = scope, {v.name for v in program.parameters() if v.name in scope and v.spec.known_dtype.numpy_name}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self:
-            raise KeyError(name)
-        return to_numpy(self._scope.tensor(name))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+def _scope_arrays(program: Program, scope: Scope) -> NamedArrays:
+    """Return the parameters in a scope."""
+    names = {v.name for v in program.parameters() if v.name in scope and v.spec.known_dtype.numpy_name}
+    return NamedArrays(names, lambda name: to_numpy(scope.tensor(name)))

@@ -15,17 +15,17 @@ LEAST: Final = 16
 
 
 class CachePlace:
-    """A place in the cache in use: ``waiting`` are the words to be computed, ``held`` the number of earlier ones.
+    """A place in the cache in use: ``waiting`` are the words to be computed, ``length`` the number of earlier ones.
 
     Attributes:
         order: the number of its text among all: a text waits for earlier ones alone.
         fresh: nothing of its prompt has been computed for it, and other places may have the rows.
     """
 
-    __slots__ = ("fresh", "held", "number", "of", "order", "waiting")
+    __slots__ = ("fresh", "length", "number", "of", "order", "waiting")
 
     def __init__(self, writing: Writing, number: int, waiting: list[int], length: int, order: int = 0, fresh: bool = False) -> None:
-        self.of, self.number, self.waiting, self.held = writing, number, waiting, length
+        self.of, self.number, self.waiting, self.length = writing, number, waiting, length
         self.order, self.fresh = order, fresh
 
     @property
@@ -39,7 +39,7 @@ class CachePlace:
 
     def took(self, count: int) -> None:
         """Note so many computed words."""
-        self.held += count
+        self.length += count
         self.waiting = self.waiting[count:]
         self.fresh = False
 
@@ -99,17 +99,17 @@ class CachePlaces:
         self._require_own_rows()
         place.of.places.remove(place)
         last = self.running.pop()
-        kept = self._kept_words(place)
-        if kept is None:
-            self._model.clear_rows(place.number, place.held)
+        words = self._kept_words(place)
+        if words is None:
+            self._model.clear_rows(place.number, place.length)
             if last is not place:
-                self._model.copy_rows(last.number, place.number, last.held)
-                self._model.clear_rows(last.number, last.held)
+                self._model.copy_rows(last.number, place.number, last.length)
+                self._model.clear_rows(last.number, last.length)
         else:
-            self._model.clear_rows(place.number, place.held, len(kept))
+            self._model.clear_rows(place.number, place.length, len(words))
             if last is not place:
-                self._model.swap_rows(last.number, place.number, max(last.held, place.held))
-            self._former.append(_FormerText(last.number, kept))
+                self._model.swap_rows(last.number, place.number, max(last.length, place.length))
+            self._former.append(_FormerText(last.number, words))
         if last is not place:
             self.running[place.number] = last
             last.number = place.number
@@ -118,19 +118,19 @@ class CachePlaces:
         """Let a fresh place take rows of its prompt from running texts. Return False while an earlier text still computes more of them."""
         if not place.fresh:
             return True
-        source, count, promised = None, place.held, 0
-        for other in self.running:
-            if other is place:
+        source, count, promised = None, place.length, 0
+        for neighbour in self.running:
+            if neighbour is place:
                 continue
-            common = common_count(other.words, place.of.prompt)
-            if (rows := min(common, other.held)) > count:
-                source, count = other, rows
-            if other.order < place.order and len(other.waiting) > 1:
+            common = common_count(neighbour.words, place.of.prompt)
+            if (rows := min(common, neighbour.length)) > count:
+                source, count = neighbour, rows
+            if neighbour.order < place.order and len(neighbour.waiting) > 1:
                 promised = max(promised, common)
         if promised >= count + LEAST:
             return False
-        if source is not None and count >= place.held + LEAST:
-            self._model.copy_rows(source.number, place.number, count, place.held)
+        if source is not None and count >= place.length + LEAST:
+            self._model.copy_rows(source.number, place.number, count, place.length)
             self._hold(place, count)
         place.fresh = False
         return True
@@ -203,7 +203,7 @@ class CachePlaces:
         writing = place.of
         if not self._shares or writing.error is not None or place.beam or writing.settings.remove_invalid_values:
             return None  # rows of NaN must not stay
-        words = place.words[: place.held]
+        words = place.words[: place.length]
         if len(words) < LEAST:
             return None
         for former in self._former:
@@ -218,7 +218,7 @@ class CachePlaces:
         """Note that a place has the rows of the first words of its prompt."""
         place.of.shared = count
         place.waiting = place.of.prompt[count:]
-        place.held = count
+        place.length = count
 
 
 def common_count(words: Sequence[int], prompt: Sequence[int]) -> int:

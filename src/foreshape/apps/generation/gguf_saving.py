@@ -231,24 +231,24 @@ def _require_same(path: Any, expected: Architecture, seen: Architecture) -> None
     size = expected.heads[2]
     names = ("vocabulary", "width", "layers", "context", "blocks", "each", "positions", "tied", "head_bias", "biased", "word_factor", "score_factor")
     for name in (*names, "score_cap", "query_factor", "result_factor", "turned_columns"):
-        one, other = getattr(expected, name), getattr(seen, name)
-        if not _is_close(one, other, size):
-            raise SchemaError(f"{path}: {name} of the network has no form in a GGUF file: it must be {str(one)[:200]}, and would be {str(other)[:200]}")
+        required, written = getattr(expected, name), getattr(seen, name)
+        if not _is_close(required, written, size):
+            raise SchemaError(f"{path}: {name} of the network has no form in a GGUF file: it must be {str(required)[:200]}, and would be {str(written)[:200]}")
 
 
-def _is_close(one: Any, other: Any, size: int) -> bool:
+def _is_close(required: Any, written: Any, size: int) -> bool:
     """Tell whether settings are the same, but for the rounding of numbers to fp32."""
-    if isinstance(one, float) or isinstance(other, float):
-        return one == other or (one is not None and other is not None and abs(one - other) <= 1e-5 * abs(one))
-    if hasattr(one, "rates") and hasattr(other, "rates"):
-        rates: list[Any] = [r.rates or [r.base ** (-2.0 * i / size) for i in range(size // 2)] for r in (one, other)]
-        return bool(one.interleaved == other.interleaved) and _is_close(rates[0], rates[1], size)
-    if hasattr(one, "by_head") and hasattr(other, "by_head"):
-        return bool(one.by_head == other.by_head) and _is_close(one.epsilon, other.epsilon, size)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        first, second = cast("Mapping[str, Any]", one), cast("Mapping[str, Any]", other)
+    if isinstance(required, float) or isinstance(written, float):
+        return required == written or (required is not None and written is not None and abs(required - written) <= 1e-5 * abs(required))
+    if hasattr(required, "rates") and hasattr(written, "rates"):
+        rates: list[Any] = [r.rates or [r.base ** (-2.0 * i / size) for i in range(size // 2)] for r in (required, written)]
+        return bool(required.interleaved == written.interleaved) and _is_close(rates[0], rates[1], size)
+    if hasattr(required, "by_head") and hasattr(written, "by_head"):
+        return bool(required.by_head == written.by_head) and _is_close(required.epsilon, written.epsilon, size)
+    if isinstance(required, Mapping) and isinstance(written, Mapping):
+        first, second = cast("Mapping[str, Any]", required), cast("Mapping[str, Any]", written)
         return first.keys() == second.keys() and all(_is_close(first[name], second[name], size) for name in first)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        first, second = cast("list[Any]", one), cast("list[Any]", other)
+    if isinstance(required, list | tuple) and isinstance(written, list | tuple):
+        first, second = cast("list[Any]", required), cast("list[Any]", written)
         return len(first) == len(second) and all(_is_close(a, b, size) for a, b in zip(first, second, strict=True))
-    return bool(one == other)
+    return bool(required == written)

@@ -210,7 +210,7 @@ class TextWriter:
     def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
         """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
         try:
-            scores = self.model.run(rows, [p.number for p in places], [p.held for p in places])
+            scores = self.model.run(rows, [p.number for p in places], [p.length for p in places])
             self._places.ran()
         except Exception as error:
             self._places.ran()
@@ -219,7 +219,7 @@ class TextWriter:
             places[0].of.fail(error)
             scores = torch.full((1, self.model.vocabulary), torch.nan)
         for place, row in zip(places, rows, strict=True):
-            if not place.of.words and place.held == place.of.shared:
+            if not place.of.words and place.length == place.of.shared:
                 self.shared += place.of.shared
             place.took(len(row))
             self.computed += len(row)
@@ -244,7 +244,7 @@ class TextWriter:
         if writing.done:
             return
         places = writing.places
-        length = places[0].held
+        length = places[0].length
         origins = [places[parent].number for parent, _ in chosen]
         while len(places) < len(chosen):
             self._places.take(writing, (), length)

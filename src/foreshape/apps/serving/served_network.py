@@ -66,8 +66,8 @@ class Networks:
             raise SchemaError.one_of("ragged", get_args(RaggedMode), ragged)
         self._ragged: RaggedMode = ragged
         self._mask = mask
-        others = {"engine": engine != "foreshape", "a device": device != "cpu", "a precision": precision != "fp32", "a bound of memory": bounded}
-        self._obstacle = ", ".join(name for name, there in others.items() if there)
+        obstacles = {"engine": engine != "foreshape", "a device": device != "cpu", "a precision": precision != "fp32", "a bound of memory": bounded}
+        self._obstacle = ", ".join(name for name, there in obstacles.items() if there)
         if ragged == "always" and self._obstacle:
             raise SchemaError(f"ragged rows are computed in fp32 on the processor, within no bound of all memory; seen beside them: {self._obstacle}")
         self._settings: dict[str, Any] = {"threads": threads, "device": device, "precision": precision}

@@ -89,8 +89,8 @@ class PromptTokenizer:
 def _byte_letters() -> dict[str, int]:
     """Return the letter -> byte of words of bytes: printable letters of Latin-1 are themselves, and the others follow from 256 on (as of GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 class TextPieces:

@@ -299,11 +299,11 @@ class Step:
 
     def lent(self) -> set[str]:
         """Return the names of the persistables that the calls read only as packed constants."""
-        kept = {v for i in self.calls for v in (*i.uses(), *i.writes(), *(place for place, _ in i.stores))} | {*self.fetches, *self.rates}
-        kept |= {v for i in self.calls if isinstance(i, OpCall) for v in i.updated}
-        kept |= {v for name, values, _ in self.derived if name not in self.packs for v in values}
+        used = {v for i in self.calls for v in (*i.uses(), *i.writes(), *(place for place, _ in i.stores))} | {*self.fetches, *self.rates}
+        used |= {v for i in self.calls if isinstance(i, OpCall) for v in i.updated}
+        used |= {v for name, values, _ in self.derived if name not in self.packs for v in values}
         read = {v for _, values, _ in self.derived for v in values}
-        return {v.name for v in self.persistables if v in read and v not in kept}
+        return {v.name for v in self.persistables if v in read and v not in used}
 
     def parameters(self) -> list[Value]:
         """Return the parameters of the step: the feeds, then the offsets of ragged ones."""

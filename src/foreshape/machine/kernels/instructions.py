@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foreshape.core.values.torch_proxy import torch
 
@@ -290,14 +290,23 @@ def compiled() -> Callable[[Any, Any, Any, int], int]:
     names = {**globals(), **intrinsics(), "np": importlib.import_module("numpy")}
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     signature = types.int64(types.CPointer(types.int64), types.CPointer(types.int64), types.CPointer(types.float64), types.int64)
-    loop = with_names(run, names)
+    address = code_address(with_names(run, names), signature)
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)
+
+
+def code_address(function: FunctionType, signature: Any) -> int:
+    """Return the address of a function in machine code, of a signature of numba's; the code is read from disk, and left there, if possible."""
+    numba = importlib.import_module("numba")
     try:
-        made = numba.cfunc(signature, cache=True, error_model="numpy")(loop)
+        code = numba.cfunc(signature, cache=True, error_model="numpy")(function)
     except RuntimeError:  # no folder for numba to write to
-        made = numba.cfunc(signature, error_model="numpy")(loop)
-    function = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(made.address)
-    setattr(function, "of", made)  # noqa: B010 (its code must stay)
-    return function
+        code = numba.cfunc(signature, error_model="numpy")(function)
+    _codes.append(code)
+    return int(code.address)
+
+
+_codes: Final[list[Any]] = []
+"""Code must stay as long as the process."""
 
 
 def with_names(function: Any, names: dict[str, Any]) -> FunctionType:

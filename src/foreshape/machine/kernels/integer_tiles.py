@@ -149,8 +149,8 @@ def integer_kernels(lanes: int) -> dict[str, Any]:
                 builder.store(builder.select(builder.icmp_signed(">", bits, top), bits, top), tops[size])
 
             parts(widen)
-            one, other = reduced("smax", tops)
-            top = builder.select(builder.icmp_signed(">", one, other), one, other)
+            first, second = reduced("smax", tops)
+            top = builder.select(builder.icmp_signed(">", first, second), first, second)
             largest = builder.bitcast(top, number)
             is_finite = builder.icmp_signed("<", top, small(_INFINITE))
             lift = builder.select(builder.fcmp_ordered("<", largest, number(2.0**-96)), number(2.0**64), number(1.0))  # 127 over it would be infinite
@@ -174,8 +174,8 @@ def integer_kernels(lanes: int) -> dict[str, Any]:
                     store(builder, builder.trunc(bits, ir.VectorType(octet, size)), builder.add(out, begin), 1)
 
             parts(rounded)
-            one, other = reduced("add", sums)
-            store(builder, builder.add(one, other), total, 4)
+            first, second = reduced("add", sums)
+            store(builder, builder.add(first, second), total, 4)
 
         def typed(context: Any, x: Any, out: Any, factor: Any, total: Any, count: Any) -> Any:
             return kernel(5, write)
@@ -245,18 +245,18 @@ def integer_kernels(lanes: int) -> dict[str, Any]:
                     address = builder.add(weight, builder.add(builder.mul(loop.index, large(4 * _COLUMNS)), large(4 * lanes * first)))
                     columns = [load(builder, builder.add(address, large(4 * lanes * index)), vector, 1) for index in range(side)]
                     for row, places in enumerate(sums):
-                        at = builder.add(x, builder.add(builder.mul(pitch, large(row)), builder.mul(loop.index, large(4))))
-                        four = several(builder, load(builder, at, small, 4), lanes)
+                        address = builder.add(x, builder.add(builder.mul(pitch, large(row)), builder.mul(loop.index, large(4))))
+                        four = several(builder, load(builder, address, small, 4), lanes)
                         for place, column in zip(places, columns, strict=True):
                             builder.store(builder.call(dot, [builder.load(place), column, four]), place)
                 for index in range(side):
                     behind = large(4 * lanes * (first + index))
                     scale = load(builder, builder.add(scales, behind), floats, 4)
                     for row, places in enumerate(sums):
-                        at = builder.add(out, builder.add(large(4 * _COLUMNS * row), behind))
+                        address = builder.add(out, builder.add(large(4 * _COLUMNS * row), behind))
                         factor = several(builder, load(builder, builder.add(factors, large(4 * row)), number, 4), lanes)
                         value = builder.fmul(builder.sitofp(builder.load(places[index]), floats), scale)
-                        store(builder, builder.call(fused, [value, factor, load(builder, at, floats, 4)]), at, 4)
+                        store(builder, builder.call(fused, [value, factor, load(builder, address, floats, 4)]), address, 4)
 
         def typed(context: Any, x: Any, pitch: Any, weight: Any, out: Any, scales: Any, factors: Any, totals: Any, shift: Any, count: Any) -> Any:
             return kernel(9, write)

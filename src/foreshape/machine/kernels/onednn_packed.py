@@ -252,21 +252,21 @@ class PackedWeight:
         raise NotImplementedError
 
     def _other(self) -> Kernel:
-        weight = held = self._numbers()
+        weight = numbers = self._numbers()
         if not self._library.same(self._order, self._rows):
             weight = torch.empty(prod(self._shape), dtype=torch.float32, device="cpu")
-            self._library.reorder(self._order, held.data_ptr(), self._rows, weight.data_ptr())
+            self._library.reorder(self._order, numbers.data_ptr(), self._rows, weight.data_ptr())
         kernel = self._otherwise(weight.view(self._shape))
         return lambda x, other, into: kernel(x) if other is None else kernel.add(x, other)
 
     def _finish(self, description: Handle, record: Primitive, bias: Memory | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
         """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
         library, order = self._library, self._order
-        value = held = self._numbers()
+        value = numbers = self._numbers()
         layout = library.wanted_weights(description)
         if not library.same(layout, order):
             value = torch.empty(library.nbytes(layout), dtype=torch.uint8, device="cpu")
-            library.reorder(order, held.data_ptr(), layout, value.data_ptr())
+            library.reorder(order, numbers.data_ptr(), layout, value.data_ptr())
         if not self._packed:
             self._value, self._order = value, layout
         self._packed = True

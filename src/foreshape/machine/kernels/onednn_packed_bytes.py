@@ -128,8 +128,8 @@ class _Bytes:
             if library.same(order, wanted):
                 return library.memory(order, value.data_ptr(), value)
         value: Tensor = torch.empty(library.nbytes(wanted), dtype=torch.uint8, device="cpu")
-        order, held = self._packed[0]
-        library.reorder(order, held.data_ptr(), wanted, value.data_ptr())
+        order, whole = self._packed[0]
+        library.reorder(order, whole.data_ptr(), wanted, value.data_ptr())
         if order is self._rows and library.can_reorder(wanted, self._rows):
             self._packed[0] = wanted, value
         else:

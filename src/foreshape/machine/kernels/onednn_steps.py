@@ -113,8 +113,8 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
     assert isinstance(computation, DescribedPrimitive)
     if computation.steps != order_of(computation.dims):
         raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
-    told = [operands[0]] * (len(computation.names) - len(operands))  # step and zero point lie behind the bytes
-    primitives.append((computation, (*operands, *told), number))
+    grid_operands = [operands[0]] * (len(computation.names) - len(operands))  # step and zero point lie behind the bytes
+    primitives.append((computation, (*operands, *grid_operands), number))
     ends = [*([result_grid] if result_grid is not None and grid != result_grid else []), *([None] if leaves and (result_grid or grid) is not None else [])]
     for end in ends:
         described, read_numbers, _ = primitives[-1]

@@ -142,6 +142,6 @@ class PackedSpread(PackedTransposedConvolution):
         rows, out = (n * h, height, w, width * channels), (n, channels, h * height, w * width)
         steps = (w * height * width * channels, width * channels, height * width * channels, 1)
         record = Primitive("reordered", (Memory(rows, steps, element), Memory(rows, row_major_strides(rows), element), NOTHING_AFTER))
-        at = -1 - room
-        primitives += [(product, (source,), at), (described(library, record, {}, out, order_of(out)), (at,), number)]
+        place = -1 - room
+        primitives += [(product, (source,), place), (described(library, record, {}, out, order_of(out)), (place,), number)]
         return PlannedStep(primitives, out, HALF if element == BF16 else None, room + aligned(SIZES[element] * prod(out)))

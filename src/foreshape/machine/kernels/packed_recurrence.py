@@ -199,13 +199,13 @@ class PackedRecurrentNet:
                 self._plans.clear()
             plan = self._plans[steps, batch] = self._plan(steps, batch)
         self._require_sizes(features, plan.state, states)
-        kept: list[Tensor] = [x.contiguous(), *[state.contiguous() for state in states]]
+        operands: list[Tensor] = [x.contiguous(), *[state.contiguous() for state in states]]
         address = 0
         if lengths is not None:
             wide = lengths.to(torch.int64).contiguous()
             if wide.shape != (batch,) or bool(((wide < 0) | (wide > steps)).any()):
                 return self._otherwise(x, states, lengths)  # which refuses them
-            kept.append(wide)
+            operands.append(wide)
             address = wide.data_ptr()
         threads = 1 if plan.work < _THREAD_WORK else self._threads(batch)
         try:
@@ -218,10 +218,10 @@ class PackedRecurrentNet:
         out, last = torch.empty_like(work.out) if is_kept else work.out, [torch.empty_like(work.state) for _ in states]
         order = work.order
         order[recurrent_loop.LENGTHS] = address
-        order[recurrent_loop.FIRST_H], order[recurrent_loop.LAST_H] = kept[1].data_ptr(), last[0].data_ptr()
+        order[recurrent_loop.FIRST_H], order[recurrent_loop.LAST_H] = operands[1].data_ptr(), last[0].data_ptr()
         if len(states) == 2:
-            order[recurrent_loop.FIRST_C], order[recurrent_loop.LAST_C] = kept[2].data_ptr(), last[1].data_ptr()
-        order[recurrent_loop.ROWS], order[recurrent_loop.RESULT] = kept[0].data_ptr(), out.data_ptr()
+            order[recurrent_loop.FIRST_C], order[recurrent_loop.LAST_C] = operands[2].data_ptr(), last[1].data_ptr()
+        order[recurrent_loop.ROWS], order[recurrent_loop.RESULT] = operands[0].data_ptr(), out.data_ptr()
         if threads > 1:
             work.meeting.fill(0)
         follow_together(function, order, threads)

@@ -23,7 +23,7 @@ from foreshape.machine.kernels.gate_tiles import (
     add_product_of_two,
     gate_kernels,
 )
-from foreshape.machine.kernels.instructions import exponential, floats, intrinsics, longs, with_names
+from foreshape.machine.kernels.instructions import code_address, exponential, floats, intrinsics, longs, with_names
 from foreshape.machine.kernels.word_loop import arrivals, arrive, thread_intrinsics, whole_number_of
 
 if TYPE_CHECKING:
@@ -261,7 +261,6 @@ def follow(order: Any) -> None:
 def compiled() -> int:
     """Return the address of `follow` in machine code; kept on disk between processes if possible."""
     numba = importlib.import_module("numba")
-    types = numba.types
     names = {**globals(), **intrinsics(), **thread_intrinsics(), **gate_kernels(), "np": importlib.import_module("numpy")}
     for function in (exponential, _sigmoid, _tanh):
         names[function.__name__] = numba.njit(error_model="numpy", inline="always")(with_names(function, names))
@@ -270,14 +269,4 @@ def compiled() -> int:
     names["_row_sum"] = numba.njit(error_model="numpy", fastmath=True)(with_names(_row_sum, names))  # in any order
     for function in (_add_tile, _meet, _unit):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
-    signature, whole = types.void(types.CPointer(types.int64)), with_names(follow, names)
-    try:
-        machine_code = numba.cfunc(signature, cache=True, error_model="numpy")(whole)
-    except RuntimeError:  # no folder for numba to write to
-        machine_code = numba.cfunc(signature, error_model="numpy")(whole)
-    _kept.append(machine_code)
-    return int(machine_code.address)
-
-
-_kept: Final[list[Any]] = []
-"""Code must stay as long as the process."""
+    return code_address(with_names(follow, names), numba.types.void(numba.types.CPointer(numba.types.int64)))

@@ -18,7 +18,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from foreshape.machine.kernels.instructions import SWITCH, exponential, floats, intrinsics, longs, with_names
+from foreshape.machine.kernels.instructions import SWITCH, code_address, exponential, floats, intrinsics, longs, with_names
 from foreshape.machine.kernels.integer_tiles import (
     integer_kernels,
     integer_tile,
@@ -647,7 +647,6 @@ def yielding() -> int:
 def compiled() -> int:
     """Return the address of `follow` in machine code; kept on disk between processes if possible."""
     numba = importlib.import_module("numba")
-    types = numba.types
     names = {**globals(), **intrinsics(), **thread_intrinsics(), **tile_kernels(), **integer_kernels(lanes_of_sums()), "np": importlib.import_module("numpy")}
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
@@ -670,14 +669,4 @@ def compiled() -> int:
         run,
     ):
         names[function.__name__] = numba.njit(error_model="numpy")(with_names(function, names))
-    signature, whole = types.void(types.CPointer(types.int64)), with_names(follow, names)
-    try:
-        machine_code = numba.cfunc(signature, cache=True, error_model="numpy")(whole)
-    except RuntimeError:  # no folder for numba to write to
-        machine_code = numba.cfunc(signature, error_model="numpy")(whole)
-    _kept.append(machine_code)
-    return int(machine_code.address)
-
-
-_kept: Final[list[Any]] = []
-"""Code must stay as long as the process."""
+    return code_address(with_names(follow, names), numba.types.void(numba.types.CPointer(numba.types.int64)))

@@ -91,8 +91,8 @@ class _ScaleFlow:
                 return Fault(op, part)
             if part is not None:
                 self._parts[op.result(0)] = part
-        told = [*fetches, *(op.operand(0) for op in self.quantizations)]
-        return next((Fault(self._writers[name], _MIXES) for name in told if name in self._parts), None)
+        names = [*fetches, *(op.operand(0) for op in self.quantizations)]
+        return next((Fault(self._writers[name], _MIXES) for name in names if name in self._parts), None)
 
     def _result(self, op: Op) -> _ScaledPart | str | None:
         """Return the part that an op makes of others, None for numbers in no scale, or words why it makes neither."""

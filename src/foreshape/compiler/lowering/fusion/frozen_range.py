@@ -116,8 +116,8 @@ def _scaled(graph: Graph, i: OpCall) -> _IntegerRows | None:
     if cast is None or scaled is None or floats is None or floats.dtype is not FP32 or computes(scaled, Product) is None:
         graph.shared(i, i.results[0])
         return None
-    others = [a for a in scaled.arguments[:2] if a is not cast.results[0]]
-    factors = _factors(graph, others[0], quantization.results[1], dims[1]) if len(others) == 1 else None
+    scales = [a for a in scaled.arguments[:2] if a is not cast.results[0]]
+    factors = _factors(graph, scales[0], quantization.results[1], dims[1]) if len(scales) == 1 else None
     if factors is None or dims_of(scaled.results[0]) != floats.dims:
         graph.stopped(i, "it is not multiplied by the scale of its rows and constants")
         return None
