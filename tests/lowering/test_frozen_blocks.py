@@ -190,3 +190,19 @@ def test_a_product_by_gates_that_is_read_again_stays() -> None:
         return layer.concat([block(y + product), block(product)], axis=1)
 
     Net(describe, images(2, 3, 6, 6)).same()
+
+
+@pytest.mark.parametrize("reads", ["the input", "a value of the series"])
+def test_a_series_goes_on_past_a_small_call_that_reads_none_of_its_values(reads: str) -> None:
+    if library() is None:
+        pytest.skip("oneDNN's library is switched off")
+
+    def describe(x: Any) -> Any:
+        h = layer.layer_norm(layer.fc(x, 32, "relu"))
+        between = layer.cumsum(layer.slice(x if reads == "the input" else h, [1], [0], [3]), 1)
+        out = layer.fc(layer.layer_norm(layer.fc(h, 32, "relu")), 3)
+        return [layer.exp(between), out]
+
+    net = Net(describe, images(5, 8))
+    calls = net.same().step(net.main, net.fetch).emitted.lowered.calls
+    assert sum("series" in i.kernel.packed for i in calls if isinstance(i, FusedCall)) == (1 if reads == "the input" else 2)
