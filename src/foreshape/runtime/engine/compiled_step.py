@@ -79,6 +79,7 @@ class CompiledStep:
         with compiling_for(target_of(device)), device or nullcontext():  # constants are made there
             lowered = lower(program.global_block, fetches, fused, frozen)
             lowered.half = half and frozen
+            lowered.owned = self._owned(lowered)
             self.plain = replace(lowered, calls=list(lowered.calls))
             if fused:
                 fuse(lowered)
@@ -97,6 +98,10 @@ class CompiledStep:
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers, self.block_results = fetchers(lowered), BlockResults(self.emitted)
         self.ragged = [index for index, v in enumerate(lowered.fetches) if v.lod is not None]
+
+    def _owned(self, lowered: Step) -> frozenset[str]:
+        """Return the names of the inputs that the step frees."""
+        return frozenset()
 
     def _emit(self, lowered: Step) -> Emitted:
         """Write the code of the step."""

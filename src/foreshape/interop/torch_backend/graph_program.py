@@ -1,0 +1,233 @@
+"""`GraphProgram`: a graph of AOTAutograd as a program, node by node: by the functions of `foreshape.interop.forms`, or as torch's own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from foreshape import layer
+from foreshape.core.dims import Size, symbol
+from foreshape.core.spec import INT64, LOD_TENSOR, Spec
+from foreshape.core.values.torch_types import dtype_of_torch
+from foreshape.errors import SchemaError
+from foreshape.interop.torch.node_sites import NodeLines, path_of
+from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
+from foreshape.interop.torch.traced_guards import size_of_expression
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
+from foreshape.interop.torch_backend.traced_call import TracedCall, is_random
+from foreshape.language.program import Program, Variable, program_guard
+from foreshape.language.program.call_site import telling_site
+from foreshape.language.program.current import current_block
+from foreshape.language.program.scopes import placed
+
+class Result(NamedTuple):
+    """A result of a graph: the place of an input, the place of a fetched value, or a constant."""
+
+    feed: int | None = None
+    fetch: int | None = None
+    constant: Any = None
+
+
+class GraphProgram:
+    """The program of a graph.
+
+    Args:
+        graph: a graph of ATen's functional operators, with its inputs as placeholders.
+        name: begins the names of its values.
+
+    Attributes:
+        feeds: the variable of each input; None for one that is no tensor and no size.
+        is_size: for each input whether it is a size: an int.
+        fetches: the names of its fetched values.
+        results: of the graph, in order.
+        sizes: the places in ``fetches`` of values that are sizes.
+        constants: name -> tensor.
+        calls: torch's operator -> the number of its nodes that run on torch's own kernel.
+
+    Raises:
+        SchemaError, TypeMismatchError: a value without a form here, as of another element type.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self.module = graph
+        self.program = Program()
+        self.feeds: list[Variable | None] = []
+        self.is_size: list[bool] = []
+        self.fetches: list[str] = []
+        self.results: list[Result] = []
+        self.sizes: set[int] = set()
+        self.constants: dict[str, Any] = {}
+        self.calls: dict[str, int] = {}
+        self.functions: list[TorchFunction] = []
+        self.lines = NodeLines()
+        self._symbols = _Symbols()
+        self._of: dict[Any, Any] = {}
+        self._inputs: dict[Any, int] = {}
+        with program_guard(self.program, Program()):
+            for node in graph.graph.nodes:
+                with telling_site(self.lines.of(node)):
+                    self._take(node)
+
+    # --- nodes
+
+    def _take(self, node: Any) -> None:
+        if node.op == "placeholder":
+            self._inputs[node] = len(self.feeds)
+            self._of[node] = self._input(node)
+        elif node.op == "get_attr":
+            self._of[node] = self._attribute(node)
+        elif node.op == "call_function":
+            self._of[node] = self._call(node)
+        elif node.op == "output":
+            self._output(node)
+        else:
+            raise SchemaError(f"a graph has the node {node.name} of the kind {node.op}, which has no form here")
+
+    def _input(self, node: Any) -> Any:
+        value = node.meta.get("val")
+        self.is_size.append(isinstance(value, torch.SymInt))
+        if isinstance(value, torch.Tensor):
+            variable = self.program.global_block.create_variable(node.name, self._spec(value), need_check_feed=True, stop_gradient=True)
+            self.feeds.append(variable)
+            return variable
+        if isinstance(value, torch.SymInt):
+            size = self._size(value)
+            spec = Spec(LOD_TENSOR, INT64, (), value=(size,))
+            variable = self.program.global_block.create_variable(node.name, spec, need_check_feed=True, stop_gradient=True)
+            self.feeds.append(variable)
+            return OpenSize(size, lambda: layer.reshape(variable, [1]))
+        self.feeds.append(None)
+        if value is None or isinstance(value, (int, float, bool, str)):
+            return value
+        raise SchemaError(f"the graph's input {node.name} is {type(value).__name__}, which has no form here")
+
+    def _attribute(self, node: Any) -> Any:
+        value = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        name = self.program.unique_name(node.name)
+        self.constants[name] = value
+        return self.program.global_block.create_variable(name, self._spec(value), persistable=True, stop_gradient=True)
+
+    def _output(self, node: Any) -> None:
+        places: dict[Any, int] = {}
+        for given in node.args[0]:
+            value = self._value(given)
+            if given in self._inputs:
+                self.results.append(Result(feed=self._inputs[given]))
+            elif isinstance(value, (Variable, OpenSize)):
+                if given not in places:
+                    places[given] = len(self.fetches)
+                    if isinstance(value, OpenSize):
+                        self.sizes.add(len(self.fetches))
+                        value = layer.assign(value.variable)
+                    self.fetches.append(value.name)
+                self.results.append(Result(fetch=places[given]))
+            elif value is None or isinstance(value, (int, float, bool)):
+                self.results.append(Result(constant=value))
+            else:
+                raise SchemaError(f"a graph gives {type(value).__name__}, which has no form here")
+
+    def _call(self, node: Any) -> Any:
+        target, arguments = node.target, self._value(node.args)
+        if getattr(target, "__name__", "") == "getitem" and isinstance(arguments[0], (list, tuple)):
+            return arguments[0][arguments[1]]
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or value is None:
+            found = self._number(node, arguments, value)
+            if found is not _NOT_A_NUMBER:
+                return found
+        return self._by_torch(node, value)
+
+    def _number(self, node: Any, arguments: Sequence[Any], value: Any) -> Any:
+        """Return a number of sizes."""
+        if getattr(node.target, "_schema", None) is not None:
+            name = node.target._schema.name
+            if isinstance(value, torch.SymInt) and isinstance(arguments[0], Variable) and name in ("aten::sym_size", "aten::size"):
+                return self._dim_of(arguments[0], arguments[1])
+            if isinstance(value, torch.SymInt) and name == "aten::sym_numel":
+                return OpenSize(self._size(value), lambda: layer.reshape(layer.cast(layer.size(arguments[0]), INT64), [1]))
+            if any(isinstance(one, Variable) for one in _leaves(arguments)):
+                return _NOT_A_NUMBER
+        found = host_number(node.target, arguments)
+        if isinstance(found, Untold):
+            raise SchemaError(f"{node.name} is {found.reason}, which has no form here")
+        return found
+
+    @staticmethod
+    def _dim_of(x: Variable, axis: int) -> Any:
+        size = x.spec.known_dims[axis]
+        return size if isinstance(size, int) else OpenSize(size, lambda: layer.cast(layer.slice(layer.shape(x), [0], [axis], [axis + 1]), INT64))
+
+    def _by_torch(self, node: Any, value: Any) -> Any:
+        """Write a node as a call of torch's own kernel; return its results."""
+        many = isinstance(value, (list, tuple))
+        traced: list[Any] = [*value] if many else [value]
+        places = [at for at, one in enumerate(traced) if isinstance(one, torch.Tensor)]
+        if any(one is not None and not isinstance(one, torch.Tensor) for one in traced):
+            raise SchemaError(f"{node.target} gives {', '.join(type(one).__name__ for one in traced)}, which has no form here")
+        call = TracedCall(node, self._value)
+        specs = tuple([self._spec(traced[at]) for at in places])
+        function = call.function(specs, tuple(places) if many else None, len(traced))
+        self.functions.append(function)
+        operator = TorchRandomOperator if is_random(node.target) else TorchOperator
+        block = current_block()
+        wished = [f"{node.name}.{at}" if many else node.name for at in places]
+        names = [self.program.unique_name(name) if name in block.vars else name for name in wished]
+        op = block.append_op(operator.type, {"X": call.tensors, "Sizes": call.sizes}, {"Out": names}, {"call": call.words, "function": function.number})
+        path = path_of(node)
+        if path:
+            op.attributes = placed(op.attributes, path)
+        name = str(node.target)
+        self.calls[name] = self.calls.get(name, 0) + 1
+        made = iter([block.vars[n] for n in names])
+        results = [next(made) if at in places else None for at in range(len(traced))]
+        return results if many else results[0]
+
+    # --- values
+
+    def _value(self, given: Any) -> Any:
+        """Return what stands for an argument of a node."""
+        if isinstance(given, torch.fx.Node):
+            return self._of[given]
+        if isinstance(given, (list, tuple)):
+            return [self._value(one) for one in given]
+        if isinstance(given, slice):
+            return slice(*map(self._value, (given.start, given.stop, given.step)))
+        if isinstance(given, Mapping):
+            return {key: self._value(one) for key, one in given.items()}
+        return given
+
+    def _spec(self, tensor: Any) -> Spec:
+        if tensor.layout is not torch.strided:
+            raise SchemaError(f"a tensor of the layout {tensor.layout} has no form here")
+        return Spec(LOD_TENSOR, dtype_of_torch(tensor.dtype), tuple([self._size(n) for n in tensor.shape]))
+
+    def _size(self, traced: Any) -> Size:
+        return traced if isinstance(traced, int) else size_of_expression(traced.node.expr, self._symbols)
+
+
+class _Symbols(dict[str, Size]):
+    """Our symbols for torch's."""
+
+    def __missing__(self, name: str) -> Size:
+        made = self[name] = symbol(name)
+        return made
+
+
+_NOT_A_NUMBER: Final = object()
+
+
+def _leaves(arguments: Any) -> Iterator[Any]:
+    if isinstance(arguments, Mapping):
+        arguments = [*arguments.values()]
+    if isinstance(arguments, slice):
+        arguments = [arguments.start, arguments.stop, arguments.step]
+    if isinstance(arguments, (list, tuple)):
+        for one in arguments:
+            yield from _leaves(one)
+    else:
+        yield arguments

@@ -1,0 +1,220 @@
+"""`TracedCall`: a node of a graph as the record of a call: its function, its tensors and open sizes, its effects on memory, and its work."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from foreshape.core.dims import Size
+from foreshape.core.spec import Spec
+from foreshape.interop.torch.open_size import OpenSize
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch_backend.torch_operator import TorchFunction
+from foreshape.language.program import Variable
+from foreshape.machine.kernels.call_record import CallRecord, NamedConstant, NumberedOperand, Part, StepName, TupleRecord
+from foreshape.machine.kernels.fused import Effects, FusedKernel, Order
+
+_SHOWN: Final = 160
+"""Characters of a call in a program at most."""
+_HIDDEN_VIEWS: Final = frozenset({"aten::_unsafe_view", "aten::_reshape_alias", "aten::lift", "aten::lift_fresh"})
+"""Operators whose results lie in the memory of an operand, and whose schema does not say so."""
+
+
+class TracedCall:
+    """The call of a node.
+
+    Args:
+        node: of a graph.
+        value: what stands for an argument: a variable, an open size, or a value of Python.
+
+    Attributes:
+        tensors, sizes: the variables that it reads, in the order of the record's operands.
+        words: the call as a person reads it.
+    """
+
+    def __init__(self, node: Any, value: Callable[[Any], Any]) -> None:
+        self.node, self.value = node, value
+        self.tensors: list[Variable] = []
+        self.sizes: list[Variable] = []
+        for given in (*node.args, *node.kwargs.values()):
+            self._collect(given)
+        self._constants = 0
+        self.arguments = tuple([self._part(one) for one in node.args])
+        self.keywords = tuple([(key, self._part(one)) for key, one in node.kwargs.items()])
+        shown = ", ".join([*map(self._shown, node.args), *(f"{key}={self._shown(one)}" for key, one in node.kwargs.items())])
+        words = f"{node.target}({shown})"
+        self.words = words if len(words) <= _SHOWN else words[: _SHOWN - 3] + "..."
+
+    def function(self, results: tuple[Spec, ...], places: tuple[int, ...] | None, count: int) -> TorchFunction:
+        """Return the function of the record; the arguments are as of `TorchFunction`."""
+        target = self.node.target
+        name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::") or getattr(target, "__name__", "function")
+        call = CallRecord(NamedConstant(_identifier(name), _function(target)), self.arguments, self.keywords)
+        operand = self._dying(results[0]) if places is None and results else None
+        written = None if operand is None else self._written(name, operand)
+        views = dict.fromkeys(range(count) if places is None else places, 0) if is_view(target) and self.tensors else {}
+        traced = self.node.meta["val"]
+        orders = {at: _order(one) for at, one in enumerate(traced if places is not None else [traced]) if isinstance(one, torch.Tensor)}
+        effects = Effects(
+            views=views,
+            layouts={at: "strided" for at, order in orders.items() if order is None},
+            result_order=orders,
+            takes_over=None if written is None or operand is None else (0, operand),
+        )
+        return TorchFunction(FusedKernel(name, call, written, effects), results, places, count, work_of_node(self.node))
+
+    def _written(self, name: str, operand: int) -> Part:
+        """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
+        target = self.node.target
+        if self.arguments[0] == NumberedOperand(operand):
+            in_place = getattr(torch._C.TensorBase, f"{name}_", None)
+            if in_place is not None and _variant(target, f"{name}_") is not None:
+                return CallRecord(NamedConstant(f"{_identifier(name)}_", in_place), self.arguments, self.keywords)
+        other = _variant(target, name)
+        if other is None:
+            return None
+        keyword = next(one.name for one in other._schema.arguments if one.is_out)
+        return CallRecord(NamedConstant(_identifier(name), other._op), self.arguments, (*self.keywords, (keyword, NumberedOperand(operand))))
+
+    # --- arguments
+
+    def _collect(self, given: Any) -> None:
+        value = self.value(given) if isinstance(given, torch.fx.Node) else None
+        if isinstance(value, Variable):
+            if not any(one is value for one in self.tensors):
+                self.tensors.append(value)
+        elif isinstance(value, OpenSize):
+            variable = value.variable
+            if not any(one is variable for one in self.sizes):
+                self.sizes.append(variable)
+        elif isinstance(given, (list, tuple)):
+            for one in given:
+                self._collect(one)
+
+    def _part(self, given: Any) -> Part:
+        value = self.value(given)
+        if isinstance(value, Variable):
+            return NumberedOperand(_place(value, self.tensors))
+        if isinstance(value, OpenSize):
+            return CallRecord(StepName("int"), (NumberedOperand(len(self.tensors) + _place(value.variable, self.sizes)),))
+        if isinstance(given, (list, tuple)):
+            return TupleRecord(tuple([self._part(one) for one in given]))
+        if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        self._constants += 1
+        return NamedConstant(f"c{self._constants}_", value)
+
+    def _shown(self, given: Any) -> str:
+        value = self.value(given)
+        if isinstance(value, Variable):
+            return value.name
+        if isinstance(value, OpenSize):
+            return str(value.size)
+        if isinstance(given, (list, tuple)):
+            return f"[{', '.join(map(self._shown, given))}]"
+        return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+    # --- memory
+
+    def _dying(self, result: Spec) -> int | None:
+        """Return the operand into whose memory the result may go: of its spec and its layout, and with no later use in the graph."""
+        target = self.node.target
+        if torch.Tag.pointwise not in getattr(target, "tags", ()):
+            return None
+        traced = self.node.meta["val"]
+        for one in self.node.all_input_nodes:
+            value = self.value(one)
+            if not isinstance(value, Variable) or value.spec != result or one.op != "call_function" or next(reversed(one.users)) is not self.node:
+                continue
+            if _strides(one.meta["val"]) == _strides(traced):
+                return _place(value, self.tensors)
+        return None
+
+
+def is_view(target: Any) -> bool:
+    """Tell whether results of an operator may lie in the memory of its first tensor."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return False
+    return schema.name in _HIDDEN_VIEWS or any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
+
+
+def is_random(target: Any) -> bool:
+    """Tell whether a function may draw random numbers, or do more than give its results."""
+    schema = getattr(target, "_schema", None)
+    return schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _place(variable: Variable, among: Sequence[Variable]) -> int:
+    return next(at for at, one in enumerate(among) if one is variable)
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name) + "_"
+
+
+def _order(tensor: Any) -> Order | None:
+    """Return the order of the axes of a contiguous tensor; None for others."""
+    return tuple(range(tensor.dim())) if tensor.is_contiguous() else None
+
+
+def _strides(tensor: Any) -> list[str]:
+    return [str(n) for n in (*tensor.shape, *tensor.stride())]
+
+
+def _function(target: Any) -> Any:
+    """Return torch's function for Python of an operator, which takes half the time of a call of the operator; otherwise the operator."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return target
+    space, name = schema.name.split("::")
+    if space == "aten":
+        functions = torch._C._VariableFunctions
+        if name in ("view", "_unsafe_view"):
+            return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
+        for owner in (functions, torch._C._nn, torch._C.TensorBase):
+            found = getattr(owner, name, None)
+            if found is not None and callable(found):
+                return found
+    return target._op
+
+
+def _variant(target: Any, name: str) -> Any:
+    """Return the operator ``name`` with the arguments of another one, which changes its first operand or has one for its result; None if there is none."""
+    wanted = [(one.name, str(one.type)) for one in target._schema.arguments]
+    packet = getattr(torch.ops.aten, name, None) if target.namespace == "aten" else None
+    for overload in packet.overloads() if packet is not None else ():
+        schema = getattr(packet, overload)._schema
+        outs = sum(one.is_out for one in schema.arguments)
+        if outs == (not name.endswith("_")) and schema.is_mutable and [(one.name, str(one.type)) for one in schema.arguments if not one.is_out] == wanted:
+            return getattr(packet, overload)
+    return None
+
+
+def work_of_node(node: Any) -> Size | None:
+    """Return the multiplications of a node, by torch's own formulas, at the sizes of the example; None where it has none."""
+    counter: Any = importlib.import_module("torch.utils.flop_counter")
+    formula = counter.flop_registry.get(getattr(node.target, "_overloadpacket", None))
+    if formula is None:
+        return None
+
+    def sized(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            value = value.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            return torch.empty([hinted(n) for n in value.shape], dtype=value.dtype, device="meta")
+        if isinstance(value, torch.SymInt):
+            return hinted(value)
+        return [sized(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+    try:
+        return int(formula(*map(sized, node.args), **{key: sized(one) for key, one in node.kwargs.items()}, out_val=sized(node.meta["val"]))) // 2
+    except Exception:  # a formula of torch's that does not take this call: an estimate stops nothing
+        return None
+
+
+def hinted(size: Any) -> int:
+    """Return a size of torch's, a symbol's as in the example."""
+    return size if isinstance(size, int) else int(size.node.hint or 1)
