@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from foreshape.compiler.lowering.block_constants import changed_names, constant_call, is_kept
+from foreshape.compiler.lowering.call_memory import rule_bytes
 from foreshape.compiler.lowering.expansion import expanded
 from foreshape.compiler.lowering.kernel_calls import Argument, Derived, FusedCall, KernelCall, OpCall, Step, Value, kernel_operator, values_of
 from foreshape.compiler.lowering.own_memory import with_own_memory
@@ -265,6 +266,7 @@ class Lowering:
         for place, name in zip((0,) if own.places is None else own.places, written, strict=True):
             value = call.results[place] = self.new(name, self.block.find(name))
             self.write(call, name, value)
+        call.workspace = 0 if own.kernel.workspace is None else rule_bytes(call, own.kernel.workspace)
         self.calls.append(call)
 
     def require(self, op: Op, operands: Sequence[Value | None]) -> None:

@@ -131,3 +131,5 @@ _RULES: Final[dict[str, Callable[[Sequence[Any], Any], int]]] = {
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _softmax_backward,
 }
+WITH_WORKSPACE: Final = frozenset(_RULES)
+"""The operators with an entry."""

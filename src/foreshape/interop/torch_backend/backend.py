@@ -4,43 +4,78 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+from foreshape.errors import ForeshapeError
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch_backend.graph_program import GraphProgram
+from foreshape.interop.torch_backend.graph_record import GraphRecord, new_record
 from foreshape.interop.torch_backend.graph_step import CompiledGraph
-from foreshape.interop.torch_backend.recomputed import recompute
+from foreshape.interop.torch_backend.recomputed import nbytes_of, recompute, repeat_views
+from foreshape.interop.torch_backend.settings import Settings
 from foreshape.interop.torch_backend.simpler_graph import simplify
-
-
-def _compiled(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-    device = next((str(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"), "cpu")
-    dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
-    simplify(module.graph)
-    with dispatch._disable_current_modes():  # constants are real tensors
-        return CompiledGraph(GraphProgram(module), device)
-
-
-def _partition(joint: Any, inputs: Any, **named: Any) -> Any:
-    """Return the graphs of the forward and the backward pass."""
-    compiling: Any = importlib.import_module("functorch.compile")
-    global LAST
-    LAST = recompute(joint.graph)
-    joint.recompile()
-    return compiling.default_partition(joint, inputs, **named)
-
-
-LAST: Any = None
+from foreshape.language.program.call_site import warn_user
 
 
 def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Return a graph of Dynamo, compiled.
+    """Return a graph of Dynamo as a function of its inputs, compiled by way of AOTAutograd.
 
     Args:
         graph: a `torch.fx.GraphModule`.
         inputs: torch's tensors without numbers, and sizes, for its inputs.
-        mode: none of torch's modes has a meaning here.
-        options: of ``torch.compile``.
+        mode: of ``torch.compile``; none but "default" has a meaning here.
+        options: of ``torch.compile``: ``memory``, ``recompute`` and ``precision``.
+
+    Raises:
+        SchemaError, MemoryPlanError: an option that is not known, or has another value.
     """
+    settings = Settings.of(options, mode)
     common: Any = importlib.import_module("torch._dynamo.backends.common")
-    return common.aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled, partition_fn=_partition)(graph, inputs)
+    guards: Any = importlib.import_module("torch._guards")
+    record = new_record(graph, str(guards.CompileContext.current_compile_id() or ""))
+    forward, backward = (partial(_compiled, record, settings, is_backward) for is_backward in (False, True))
+    compiler = common.aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=partial(_partition, record, settings))
+    with torch.autocast("cpu", torch.bfloat16) if settings.precision == "bf16" else nullcontext():
+        return compiler(graph, inputs)
+
+
+def _partition(record: GraphRecord, settings: Settings, joint: Any, inputs: Any, **named: Any) -> Any:
+    """Return the graphs of the forward and the backward pass, out of the joint one."""
+    repeat_views(joint.graph)
+    if not settings.keeps:
+        limit = settings.recompute
+        if settings.memory is not None:
+            held = sum(nbytes_of(node.meta["val"]) for node in joint.graph.nodes if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor))
+            limit = max(min(settings.memory - held, settings.memory if limit is None else limit), 0)
+        record.recomputed = recompute(joint.graph, limit)
+    joint.recompile()
+    compiling: Any = importlib.import_module("functorch.compile")
+    return compiling.default_partition(joint, inputs, **named)
+
+
+def _compiled(record: GraphRecord, settings: Settings, is_backward: bool, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a pass of a graph as a function of the list of its inputs; by eager torch where the graph has no form here."""
+    device = next((str(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"), "cpu")
+    dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
+    guards: Any = importlib.import_module("torch._guards")
+    facts = None if (context := guards.TracingContext.try_get()) is None else context.fw_metadata
+    results = next(len(node.args[0]) for node in module.graph.nodes if node.op == "output")
+    of_user = results if facts is None else min(facts.num_forward_returns, results)
+    simplify(module.graph)
+    with dispatch._disable_current_modes():  # constants are real tensors
+        try:
+            made = CompiledGraph(GraphProgram(module, is_backward, of_user), device, settings.memory)
+        except ForeshapeError as error:
+            module.recompile()
+            which = "backward" if is_backward else "forward"
+            record.by_eager.append(f"the {which} pass: {error}")
+            warn_user(f"the {which} pass of the graph {record.name} of torch.compile runs by eager torch: {error}")
+            functions: Any = importlib.import_module("functorch.compile")
+            return functions.make_boxed_func(module.forward)
+    if is_backward:
+        record.backward = made
+    else:
+        record.forward = made
+    return made

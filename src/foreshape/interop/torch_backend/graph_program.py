@@ -34,9 +34,12 @@ class GraphProgram:
 
     Args:
         graph: a graph of ATen's functional operators, with its inputs as placeholders.
-        name: begins the names of its values.
+        is_backward: of a backward pass: the values of the forward pass and the gradients that it takes are nobody else's.
+        results_of_user: the number of its results that are not for the backward pass, the first ones.
 
     Attributes:
+        owned: the names of the inputs that nobody else holds.
+        is_open: True if a size is open.
         feeds: the variable of each input; None for one that is no tensor and no size.
         is_size: for each input whether it is a size: an int.
         fetches: the names of its fetched values.
@@ -49,8 +52,8 @@ class GraphProgram:
         SchemaError, TypeMismatchError: a value without a form here, as of another element type.
     """
 
-    def __init__(self, graph: Any) -> None:
-        self.module = graph
+    def __init__(self, graph: Any, is_backward: bool, results_of_user: int) -> None:
+        self.module, self.is_backward, self.results_of_user = graph, is_backward, results_of_user
         self.program = Program()
         self.feeds: list[Variable | None] = []
         self.is_size: list[bool] = []
@@ -68,6 +71,9 @@ class GraphProgram:
             for node in graph.graph.nodes:
                 with telling_site(self.lines.of(node)):
                     self._take(node)
+        feeds = [v for v in self.feeds if v is not None]
+        self.owned = frozenset([v.name for v in feeds if is_backward and not v.name.startswith("primals")])
+        self.is_open = any(not isinstance(size, int) for v in feeds for size in (*v.spec.known_dims, *(v.spec.value or ())))
 
     # --- nodes
 

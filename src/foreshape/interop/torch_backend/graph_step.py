@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from foreshape.compiler.lowering import Step
+from foreshape.core.dims import evaluate
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, border
 from foreshape.interop.torch_backend.graph_program import GraphProgram
 from foreshape.machine.process import torch_modes as modes
+from foreshape.machine.process.this_run import MemoryLimit
 from foreshape.runtime.engine import Scope
-from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
+from foreshape.runtime.engine.compiled_step import CompiledStep
 from foreshape.runtime.engine.emit import Emitted, emit
-from foreshape.runtime.engine.executor import compiling
-from foreshape.runtime.engine.halved_step import HalvingExecutor
-from foreshape.runtime.feeding.state_checks import NOTHING
+from foreshape.runtime.engine.executor import compiling, note_line, taking
+
+_SIZES: Final = 4096
+"""So many lists of sizes are known at once."""
+
+
+def _below_autograd() -> Any:
+    """Return a context in which torch's operators make no graph of gradients, which takes a third of a small operator's time."""
+    return private.BelowAutograd()
 
 
 class GraphStep(CompiledStep):
@@ -46,62 +53,103 @@ class GraphStep(CompiledStep):
         """Return None: torch keeps what a graph gives, which is no small step's."""
 
 
-@cache
-def executor_on(device: str) -> HalvingExecutor:
-    """Return the executor of graphs on a device."""
-    return HalvingExecutor(device)
-
-
 class CompiledGraph:
     """A compiled graph: from the list of its inputs, which it empties, to the list of its results.
 
-    Attributes:
+    Args:
         graph: its program.
+        device: of its tensors, in torch's words.
+        memory: the most bytes of its plan; None without a limit.
+
+    Attributes:
         step: the compiled one.
+        sizes: the open sizes of the last call of new ones.
     """
 
-    def __init__(self, graph: GraphProgram, device: str) -> None:
+    def __init__(self, graph: GraphProgram, device: str, memory: int | None) -> None:
         self._boxed_call = True  # torch's mark of a function that takes its inputs as a list, and empties it; it copies an object's own attributes
         self.graph = graph
-        self.executor = executor_on(device)
+        self.sizes: dict[str, int] = {}
         with compiling, border("the graph cannot be made into a step", ExecutionError):
             graph.program.refresh()
             self.step = GraphStep(graph, None if device == "cpu" else torch.device(device))
-        scope = Scope()
+        self._scope = Scope()
         for name, tensor in graph.constants.items():
-            scope.share(name, tensor)
-        self.bound = self.step.bind(scope)
-        self.scope = scope
-        names = [v.name for v in graph.feeds if v is not None]
+            self._scope.share(name, tensor)
+        self._function = self.step.bind(self._scope).function
         places = {v.name: at for at, v in enumerate(graph.feeds) if v is not None}
-        assert len(places) == len(names)
         self._taken = [places[v.name] for v in self.step.emitted.lowered.feeds]
         self._as_tensors = [at for at, place in enumerate(self._taken) if graph.is_size[place]]
         self._kept = [(at, r.feed) for at, r in enumerate(graph.results) if r.feed is not None]
         self._fetched = [(at, r.fetch, r.fetch in graph.sizes) for at, r in enumerate(graph.results) if r.fetch is not None]
         self._constants = [r.constant for r in graph.results]
-        self._is_open = bool(self.step.feeder.inputs) and any(not isinstance(d, int) for v in graph.feeds if v is not None for d in (*v.spec.known_dims, *(v.spec.value or ())))
-        self._plans: dict[Any, ShapePlan] = {}
+        self._is_open = graph.is_open
+        self._limit = None if memory is None else MemoryLimit(memory, "torch.compile's option memory", exact=True)
+        self._seen: set[Any] = set()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """Return the results."""
+        """Return the results, computed on torch's own threads.
+
+        Args:
+            inputs: tensors and sizes; the list is emptied.
+
+        Raises:
+            MemoryPlanError: the plan at these sizes needs more than the option ``memory``. An error of a kernel has a note with the user's line.
+        """
         out = [*self._constants]
         for at, place in self._kept:
             out[at] = inputs[place]
         tensors = [inputs[place] for place in self._taken]
         inputs.clear()
-        key = tuple([v if v.__class__ is int else v.shape for v in tensors]) if self._is_open else None
-        for at in self._as_tensors:
-            tensors[at] = torch.scalar_tensor(tensors[at], dtype=torch.int64)
-        planned = self._plans.get(key)
-        if planned is None:
-            with compiling:
-                planned = self._plans[key] = self.step.plan_shapes(key, tensors, NOTHING, {})
-        if modes.is_set():
-            with modes.left_out(None):
-                made = self.executor.half(self.step, self.bound.function, planned, [tensors])
-        else:
-            made = self.executor.half(self.step, self.bound.function, planned, [tensors])
+        if self._is_open:
+            key = tuple([v if v.__class__ is int else v.shape for v in tensors])
+            for at in self._as_tensors:
+                tensors[at] = torch.scalar_tensor(tensors[at], dtype=torch.int64)
+            if key not in self._seen:
+                self._take_sizes(key, tensors)
+        elif not self._seen:
+            self._take_sizes((), tensors)
+        try:
+            with _below_autograd():
+                if modes.is_set():
+                    with modes.left_out(None):
+                        made = self._function(tensors)
+                else:
+                    made = self._function(tensors)
+        except Exception as error:
+            note_line(error)
+            raise
         for at, place, is_size in self._fetched:
             out[at] = int(made[place]) if is_size else made[place]
         return out
+
+    def _take_sizes(self, key: Any, tensors: Sequence[Any]) -> None:
+        """Take in sizes that were not here before; refuse those with a plan past the limit."""
+        with compiling, taking:
+            values = self.step.feeder.check_shapes(tensors)
+            if self._limit is not None:
+                self.step.refuse_past(self._limit, values)
+            if len(self._seen) >= _SIZES:
+                self._seen.clear()
+            self._seen.add(key)
+            self.sizes = values
+
+    # --- memory
+
+    def own_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Return the planned bytes at the peak, beside the inputs that others hold. ``sizes``: by name; by default those of the last call."""
+        values = self._values(sizes)
+        others = [v for v in self.graph.feeds if v is not None and v.name not in self.graph.owned]
+        used = {v.name for v in self.step.emitted.lowered.feeds}
+        return self.step.plan.peak(**values) - sum(int(evaluate(v.spec.nbytes, values)) for v in others if v.name in used)
+
+    def handed_out(self, sizes: Mapping[str, int]) -> int:
+        """Return the bytes of the results that are the user's, as the loss: the others are the inputs of the backward pass."""
+        values = self._values(sizes)
+        block = self.graph.program.global_block
+        names = {self.graph.fetches[r.fetch] for r in self.graph.results[: self.graph.results_of_user] if r.fetch is not None}
+        return sum(int(evaluate(block.var(name).spec.nbytes, values)) for name in names)
+
+    def _values(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        known = {**self.sizes, **sizes}
+        return {name: known[name] for name in self.step.plan.symbols if name in known}

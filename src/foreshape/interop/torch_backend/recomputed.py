@@ -106,6 +106,10 @@ class _Joint:
             out.append(total)
         return out
 
+    def is_changed(self, node: Any) -> bool:
+        """Tell whether a node is an input with another value later, or may be one."""
+        return node.op == "placeholder" and (self.changed is None or str(node.meta.get("desc")) in self.changed)
+
     # --- a value given again
 
     def chain(self, node: Any, at: int, dear: bool, chain: dict[Any, None], given: Collection[Any] = ()) -> bool:
@@ -117,7 +121,7 @@ class _Joint:
         if node in chain:
             return True
         if node.op == "placeholder":
-            return self.changed is not None and str(node.meta.get("desc")) not in self.changed
+            return not self.is_changed(node)
         held = self.held.get(self.root.get(node))
         if held is not None and held.last >= at and held.maker not in given and (held.maker is node or _is_kept(node, self.place, at)):
             return True
@@ -172,6 +176,26 @@ def _seconds(node: Any) -> float:
     tensors = [one for one in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(one, torch.Tensor)]
     tensors += [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
     return (work_of_node(node) or 0) / _RATES[0] + sum(map(nbytes_of, tensors)) / _RATES[1]
+
+
+def repeat_views(graph: Any) -> None:
+    """Copy views of the forward pass to the backward pass, each before its first reader there: it keeps their bases alone, each once."""
+    joint = _Joint(graph)
+    copies: dict[Any, Any] = {}
+
+    def copied(node: Any) -> Any:
+        if joint.place.get(node, joint.border) >= joint.border or joint.root[node] is node or len(node.all_input_nodes) != 1:
+            return node
+        if node not in copies and not joint.is_changed(joint.root[node]):
+            base = copied(node.args[0])
+            made = copies[node] = graph.node_copy(node, lambda operand: base)
+            made.meta = {**node.meta, "partitioner_tag": "is_backward"}
+        return copies.get(node, node)
+
+    for reader in joint.nodes[joint.border :]:
+        with graph.inserting_before(reader):
+            for operand in reader.all_input_nodes:
+                reader.replace_input_with(operand, copied(operand))
 
 
 # --- the choice

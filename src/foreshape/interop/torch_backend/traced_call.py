@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import Spec
+from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction
@@ -63,7 +64,7 @@ class TracedCall:
             result_order=orders,
             takes_over=None if written is None or operand is None else (0, operand),
         )
-        return TorchFunction(FusedKernel(name, call, written, effects), results, places, count, work_of_node(self.node))
+        return TorchFunction(FusedKernel(name, call, written, effects, _workspace(self.node, name)), results, places, count, work_of_node(self.node))
 
     def _written(self, name: str, operand: int) -> Part:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
@@ -170,7 +171,7 @@ def _function(target: Any) -> Any:
     if schema is None:
         return target
     space, name = schema.name.split("::")
-    if space == "aten":
+    if space == "aten" and not any("?[]" in str(one.type) or str(one.type) == "List[Optional[Tensor]]" for one in schema.arguments):
         functions = torch._C._VariableFunctions
         if name in ("view", "_unsafe_view"):
             return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
@@ -199,20 +200,29 @@ def work_of_node(node: Any) -> Size | None:
     formula = counter.flop_registry.get(getattr(node.target, "_overloadpacket", None))
     if formula is None:
         return None
-
-    def sized(value: Any) -> Any:
-        if isinstance(value, torch.fx.Node):
-            value = value.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            return torch.empty([hinted(n) for n in value.shape], dtype=value.dtype, device="meta")
-        if isinstance(value, torch.SymInt):
-            return hinted(value)
-        return [sized(one) for one in value] if isinstance(value, (list, tuple)) else value
-
     try:
-        return int(formula(*map(sized, node.args), **{key: sized(one) for key, one in node.kwargs.items()}, out_val=sized(node.meta["val"]))) // 2
+        return int(formula(*map(_example, node.args), **{key: _example(one) for key, one in node.kwargs.items()}, out_val=_example(node.meta["val"]))) // 2
     except Exception:  # a formula of torch's that does not take this call: an estimate stops nothing
         return None
+
+
+def _workspace(node: Any, name: str) -> Callable[[], Size] | None:
+    """Return the rule for the workspace of a call of torch's kernel, at the sizes of the example; None for one without."""
+    if name not in WITH_WORKSPACE:
+        return None
+    arguments, result = [_example(one) for one in node.args], _example(node.meta["val"])
+    return lambda: workspace(name, arguments, result)
+
+
+def _example(value: Any) -> Any:
+    """Return an argument with tensors without numbers, of the example's sizes and layouts."""
+    if isinstance(value, torch.fx.Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided([*map(hinted, value.shape)], [*map(hinted, value.stride())], dtype=value.dtype, device="meta")
+    if isinstance(value, torch.SymInt):
+        return hinted(value)
+    return [_example(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def hinted(size: Any) -> int:

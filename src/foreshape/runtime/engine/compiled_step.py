@@ -117,7 +117,7 @@ class CompiledStep:
     def plan_shapes(self, signature: Any, tensors: Sequence[Any], scope_dims: Held, longest: Mapping[str, int], limit: MemoryLimit | None = None) -> ShapePlan:
         """Check new shapes, compare their memory with a limit, and choose their threads."""
         values = {**self.feeder.check_shapes(tensors, scope_dims), **longest}
-        peak = self._refuse_past(limit, values) if limit is not None and self.plain.calls else None
+        peak = self.refuse_past(limit, values) if limit is not None and self.plain.calls else None
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()
         if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in tensors[: len(self.feeder.inputs)])):
@@ -154,7 +154,7 @@ class CompiledStep:
             run = bound.small[small] = as_function(small, bound.values, bound.function)
         return run
 
-    def _refuse_past(self, limit: MemoryLimit, values: Mapping[str, int]) -> int | None:
+    def refuse_past(self, limit: MemoryLimit, values: Mapping[str, int]) -> int | None:
         """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
 
         A limit other than an exact one asks the plan for sizes twice as large, and admits smaller ones afterwards.
