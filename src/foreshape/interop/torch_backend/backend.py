@@ -11,8 +11,9 @@ from typing import Any
 from foreshape.errors import ForeshapeError
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch_backend.graph_program import GraphProgram
-from foreshape.interop.torch_backend.graph_record import GraphRecord, new_record
+from foreshape.interop.torch_backend.graph_record import GraphRecord, forget_all, forget_record, new_record
 from foreshape.interop.torch_backend.graph_step import CompiledGraph
+from foreshape.interop.torch_backend.prepared_graph import prepare
 from foreshape.interop.torch_backend.recomputed import nbytes_of, recompute, repeat_views
 from foreshape.interop.torch_backend.settings import Settings
 from foreshape.interop.torch_backend.simpler_graph import simplify
@@ -37,8 +38,12 @@ def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = N
     record = new_record(graph, str(guards.CompileContext.current_compile_id() or ""))
     forward, backward = (partial(_compiled, record, settings, is_backward) for is_backward in (False, True))
     compiler = common.aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=partial(_partition, record, settings))
-    with torch.autocast("cpu", torch.bfloat16) if settings.precision == "bf16" else nullcontext():
-        return compiler(graph, inputs)
+    try:
+        with torch.autocast("cpu", torch.bfloat16) if settings.precision == "bf16" else nullcontext():
+            return compiler(graph, inputs)
+    except BaseException:  # torch traces the code once more in another way, or the user is told
+        forget_record(record)
+        raise
 
 
 def _partition(record: GraphRecord, settings: Settings, joint: Any, inputs: Any, **named: Any) -> Any:
@@ -63,6 +68,7 @@ def _compiled(record: GraphRecord, settings: Settings, is_backward: bool, module
     facts = None if (context := guards.TracingContext.try_get()) is None else context.fw_metadata
     results = next(len(node.args[0]) for node in module.graph.nodes if node.op == "output")
     of_user = results if facts is None else min(facts.num_forward_returns, results)
+    prepare(module)
     simplify(module.graph)
     with dispatch._disable_current_modes():  # constants are real tensors
         try:
@@ -73,9 +79,15 @@ def _compiled(record: GraphRecord, settings: Settings, is_backward: bool, module
             record.by_eager.append(f"the {which} pass: {error}")
             warn_user(f"the {which} pass of the graph {record.name} of torch.compile runs by eager torch: {error}")
             functions: Any = importlib.import_module("functorch.compile")
-            return functions.make_boxed_func(module.forward)
+            boxed = functions.make_boxed_func(module.forward)
+            boxed.record = record  # it lives as long as its graph
+            return boxed
+    made.record = record
     if is_backward:
         record.backward = made
     else:
         record.forward = made
     return made
+
+
+foreshape_backend.reset = forget_all  # torch calls it where it forgets its graphs

@@ -7,19 +7,20 @@ from typing import Any, Final, NamedTuple
 
 from foreshape import layer
 from foreshape.core.dims import Size, symbol
-from foreshape.core.spec import INT64, LOD_TENSOR, Spec
+from foreshape.core.spec import FP64, INT64, LOD_TENSOR, Spec
 from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import NodeLines, path_of
-from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
+from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
 from foreshape.interop.torch.traced_guards import size_of_expression
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
 from foreshape.interop.torch_backend.traced_call import TracedCall, is_random
 from foreshape.language.program import Program, Variable, program_guard
 from foreshape.language.program.call_site import telling_site
 from foreshape.language.program.current import current_block
 from foreshape.language.program.scopes import placed
+
 
 class Result(NamedTuple):
     """A result of a graph: the place of an input, the place of a fetched value, or a constant."""
@@ -41,10 +42,10 @@ class GraphProgram:
         owned: the names of the inputs that nobody else holds.
         is_open: True if a size is open.
         feeds: the variable of each input; None for one that is no tensor and no size.
-        is_size: for each input whether it is a size: an int.
+        is_size: for each input whether it is a size, or a number computed from sizes: an int or a float.
         fetches: the names of its fetched values.
         results: of the graph, in order.
-        sizes: the places in ``fetches`` of values that are sizes.
+        numbers: the places in ``fetches`` of values that are numbers of Python -> their type.
         constants: name -> tensor.
         calls: torch's operator -> the number of its nodes that run on torch's own kernel.
 
@@ -59,7 +60,7 @@ class GraphProgram:
         self.is_size: list[bool] = []
         self.fetches: list[str] = []
         self.results: list[Result] = []
-        self.sizes: set[int] = set()
+        self.numbers: dict[int, type] = {}
         self.constants: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
         self.functions: list[TorchFunction] = []
@@ -92,7 +93,10 @@ class GraphProgram:
 
     def _input(self, node: Any) -> Any:
         value = node.meta.get("val")
-        self.is_size.append(isinstance(value, torch.SymInt))
+        self.is_size.append(isinstance(value, (torch.SymInt, torch.SymFloat)))
+        if not node.users:
+            self.feeds.append(None)
+            return None
         if isinstance(value, torch.Tensor):
             variable = self.program.global_block.create_variable(node.name, self._spec(value), need_check_feed=True, stop_gradient=True)
             self.feeds.append(variable)
@@ -103,6 +107,10 @@ class GraphProgram:
             variable = self.program.global_block.create_variable(node.name, spec, need_check_feed=True, stop_gradient=True)
             self.feeds.append(variable)
             return OpenSize(size, lambda: layer.reshape(variable, [1]))
+        if isinstance(value, torch.SymFloat):
+            variable = self.program.global_block.create_variable(node.name, Spec(LOD_TENSOR, FP64, ()), need_check_feed=True, stop_gradient=True)
+            self.feeds.append(variable)
+            return OpenFloat(variable)
         self.feeds.append(None)
         if value is None or isinstance(value, (int, float, bool, str)):
             return value
@@ -122,14 +130,14 @@ class GraphProgram:
         places: dict[Any, int] = {}
         for given in node.args[0]:
             value = self._value(given)
-            if given in self._inputs:
+            if isinstance(given, torch.fx.Node) and given in self._inputs:
                 self.results.append(Result(feed=self._inputs[given]))
-            elif isinstance(value, (Variable, OpenSize)):
+            elif isinstance(value, (Variable, OpenSize, OpenFloat, OpenQuotient)):
                 if given not in places:
                     places[given] = len(self.fetches)
-                    if isinstance(value, OpenSize):
-                        self.sizes.add(len(self.fetches))
-                        value = layer.assign(value.variable)
+                    if not isinstance(value, Variable):
+                        self.numbers[len(self.fetches)] = int if isinstance(value, OpenSize) else float
+                        value = layer.assign(value.variable if isinstance(value, OpenSize) else float_variable(value))
                     self.fetches.append(value.name)
                 self.results.append(Result(fetch=places[given]))
             elif value is None or isinstance(value, (int, float, bool)):
@@ -142,7 +150,7 @@ class GraphProgram:
         if getattr(target, "__name__", "") == "getitem" and isinstance(arguments[0], (list, tuple)):
             return arguments[0][arguments[1]]
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or value is None:
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (value is None and not any(isinstance(v, Variable) for v in _leaves(arguments))):
             found = self._number(node, arguments, value)
             if found is not _NOT_A_NUMBER:
                 return found
@@ -170,18 +178,16 @@ class GraphProgram:
 
     def _by_torch(self, node: Any, value: Any) -> Any:
         """Write a node as a call of torch's own kernel; return its results."""
-        many = isinstance(value, (list, tuple))
-        traced: list[Any] = [*value] if many else [value]
-        places = [at for at, one in enumerate(traced) if isinstance(one, torch.Tensor)]
+        traced, shape = pytree().tree_flatten(value)
         if any(one is not None and not isinstance(one, torch.Tensor) for one in traced):
             raise SchemaError(f"{node.target} gives {', '.join(type(one).__name__ for one in traced)}, which has no form here")
+        tensors = [one for one in traced if one is not None]
         call = TracedCall(node, self._value)
-        specs = tuple([self._spec(traced[at]) for at in places])
-        function = call.function(specs, tuple(places) if many else None, len(traced))
+        function = call.function(tuple(map(self._spec, tensors)), traced)
         self.functions.append(function)
-        operator = TorchRandomOperator if is_random(node.target) else TorchOperator
+        operator = TorchRandomOperator if is_random(node) else TorchOperator
         block = current_block()
-        wished = [f"{node.name}.{at}" if many else node.name for at in places]
+        wished = [node.name if len(tensors) == 1 else f"{node.name}.{at}" for at in range(len(tensors))]
         names = [self.program.unique_name(name) if name in block.vars else name for name in wished]
         op = block.append_op(operator.type, {"X": call.tensors, "Sizes": call.sizes}, {"Out": names}, {"call": call.words, "function": function.number})
         path = path_of(node)
@@ -190,8 +196,7 @@ class GraphProgram:
         name = str(node.target)
         self.calls[name] = self.calls.get(name, 0) + 1
         made = iter([block.vars[n] for n in names])
-        results = [next(made) if at in places else None for at in range(len(traced))]
-        return results if many else results[0]
+        return pytree().tree_unflatten([None if one is None else next(made) for one in traced], shape)
 
     # --- values
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from dataclasses import dataclass, field
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from foreshape.errors import MemoryPlanError
 from foreshape.interop.torch.node_sites import of_torch
@@ -16,7 +17,7 @@ from foreshape.language.program import Program
 from foreshape.language.program.call_site import CallSite
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class GraphRecord:
     """One graph.
 
@@ -70,9 +71,11 @@ class GraphRecord:
         return out
 
 
-_BY_CONTEXT: Final[WeakKeyDictionary[Any, list[GraphRecord]]] = WeakKeyDictionary()
+_Records = WeakKeyDictionary[Any, list["ref[GraphRecord]"]]
+"""Records live as long as torch keeps their graphs."""
+_BY_CONTEXT: Final[_Records] = WeakKeyDictionary()
 """A call of ``torch.compile`` -> the records of its graphs."""
-_BY_CODE: Final[WeakKeyDictionary[Any, list[GraphRecord]]] = WeakKeyDictionary()
+_BY_CODE: Final[_Records] = WeakKeyDictionary()
 """The code of a function or of a module's ``forward`` -> the records of its graphs: torch takes those of one module for another of its class."""
 
 
@@ -87,12 +90,24 @@ def new_record(graph: Any, name: str) -> GraphRecord:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_code.co_name == "compile_wrapper" and os.path.basename(frame.f_code.co_filename) == "eval_frame.py":
-            _BY_CONTEXT.setdefault(frame.f_locals["self"], []).append(made)
+            _BY_CONTEXT.setdefault(frame.f_locals["self"], []).append(ref(made))
             code = _code_of(frame.f_locals["fn"])
             if code is not None:
-                _BY_CODE.setdefault(code, []).append(made)
+                _BY_CODE.setdefault(code, []).append(ref(made))
         frame = frame.f_back
     return made
+
+
+def forget_record(record: GraphRecord) -> None:
+    """Take a record out of the lists."""
+    for records in (*_BY_CONTEXT.values(), *_BY_CODE.values()):
+        records[:] = [one for one in records if one() not in (record, None)]
+
+
+def forget_all() -> None:
+    """Empty the lists, as torch forgets all graphs."""
+    _BY_CONTEXT.clear()
+    _BY_CODE.clear()
 
 
 def records_of(compiled: Any) -> list[GraphRecord] | None:
@@ -102,10 +117,13 @@ def records_of(compiled: Any) -> list[GraphRecord] | None:
     cells = dict(zip(names, getattr(function, "__closure__", None) or (), strict=False))
     if "self" not in cells or "fn" not in cells:
         return None
-    return _BY_CONTEXT.get(cells["self"].cell_contents) or _BY_CODE.get(_code_of(cells["fn"].cell_contents)) or []
+    code = _code_of(cells["fn"].cell_contents)
+    listed = _BY_CONTEXT.get(cells["self"].cell_contents) or (_BY_CODE.get(code) if code is not None else None) or []
+    return [record for one in listed if (record := one()) is not None]
 
 
 def _code_of(function: Any) -> Any:
     """Return the code of a function, or of the ``forward`` of a module whose call it is."""
+    function = inspect.unwrap(function)
     module = getattr(function, "__self__", None)
     return getattr(getattr(type(module), "forward", function) if module is not None else function, "__code__", None)

@@ -64,12 +64,14 @@ class CompiledGraph:
     Attributes:
         step: the compiled one.
         sizes: the open sizes of the last call of new ones.
+        record: what is known of the graph, for its report.
     """
 
     def __init__(self, graph: GraphProgram, device: str, memory: int | None) -> None:
         self._boxed_call = True  # torch's mark of a function that takes its inputs as a list, and empties it; it copies an object's own attributes
         self.graph = graph
         self.sizes: dict[str, int] = {}
+        self.record: object = None
         with compiling, border("the graph cannot be made into a step", ExecutionError):
             graph.program.refresh()
             self.step = GraphStep(graph, None if device == "cpu" else torch.device(device))
@@ -81,7 +83,7 @@ class CompiledGraph:
         self._taken = [places[v.name] for v in self.step.emitted.lowered.feeds]
         self._as_tensors = [at for at, place in enumerate(self._taken) if graph.is_size[place]]
         self._kept = [(at, r.feed) for at, r in enumerate(graph.results) if r.feed is not None]
-        self._fetched = [(at, r.fetch, r.fetch in graph.sizes) for at, r in enumerate(graph.results) if r.fetch is not None]
+        self._fetched = [(at, r.fetch, graph.numbers.get(r.fetch)) for at, r in enumerate(graph.results) if r.fetch is not None]
         self._constants = [r.constant for r in graph.results]
         self._is_open = graph.is_open
         self._limit = None if memory is None else MemoryLimit(memory, "torch.compile's option memory", exact=True)
@@ -102,9 +104,9 @@ class CompiledGraph:
         tensors = [inputs[place] for place in self._taken]
         inputs.clear()
         if self._is_open:
-            key = tuple([v if v.__class__ is int else v.shape for v in tensors])
+            key = tuple([v.shape if isinstance(v, torch.Tensor) else v for v in tensors])
             for at in self._as_tensors:
-                tensors[at] = torch.scalar_tensor(tensors[at], dtype=torch.int64)
+                tensors[at] = torch.scalar_tensor(tensors[at], dtype=torch.int64 if tensors[at].__class__ is int else torch.float64)
             if key not in self._seen:
                 self._take_sizes(key, tensors)
         elif not self._seen:
@@ -119,8 +121,8 @@ class CompiledGraph:
         except Exception as error:
             note_line(error)
             raise
-        for at, place, is_size in self._fetched:
-            out[at] = int(made[place]) if is_size else made[place]
+        for at, place, number in self._fetched:
+            out[at] = made[place] if number is None else number(made[place])
         return out
 
     def _take_sizes(self, key: Any, tensors: Sequence[Any]) -> None:

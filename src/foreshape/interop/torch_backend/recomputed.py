@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.interop.torch_backend.traced_call import hinted, is_random, is_view, work_of_node
+from foreshape.interop.torch_backend.traced_call import hinted, is_random, is_view, work_of_node, workspace_of_node
 
 _ATEN: Final[Any] = torch.ops.aten
 _RATES: Final = 4e10, 8e9
 """Multiplications and bytes in a second, of a thread: their ratio decides which operators are dear."""
-_SHARE: Final = 0.03
+_SHARE: Final = 0.05
 """The part of a step's time that is spent at most on a lower peak, if no limit asks for more."""
 _LEAST: Final = 1 / 256
 """A value of a smaller part of the peak is not worth its operators."""
@@ -65,6 +65,7 @@ class _Joint:
         self.border = forward[-1] + 1 if forward else 0
         """The position of the first node of the backward pass."""
         self.held: dict[Any, _Held] = {}
+        self.workspaces = {at: workspace_of_node(node) for at, node in enumerate(self.nodes) if node.op == "call_function"}
         self.root: dict[Any, Any] = {}
         self._measure()
 
@@ -101,9 +102,9 @@ class _Joint:
             steps[held.first] += held.nbytes
             steps[held.last + 1] -= held.nbytes
         out, total = list[int](), 0
-        for step in steps[:-2]:
+        for at, step in enumerate(steps[:-2]):
             total += step
-            out.append(total)
+            out.append(total + self.workspaces.get(at, 0))
         return out
 
     def is_changed(self, node: Any) -> bool:
@@ -163,7 +164,7 @@ def is_repeatable(node: Any, dear: bool) -> bool:
     target = node.target
     if getattr(target, "__name__", "") == "getitem":
         return True
-    if getattr(target, "namespace", "") != "aten" or is_random(target):
+    if getattr(target, "namespace", "") != "aten" or is_random(node):
         return False
     return dear or work_of_node(node) is None
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch_backend.traced_call import is_view
 
 _ATEN: Final[Any] = torch.ops.aten
 
@@ -17,12 +18,12 @@ def simplify(graph: Any) -> None:
         if node.op != "call_function":
             continue
         if node.target in (_ATEN.detach.default, _ATEN.alias.default):
-            _forward(node, node.args[0])
+            _forward(node, node.args[0], kept)
         elif (axes := _transposition(node)) is not None:
             base = node.args[0]
             before = _transposition(base)
             if before is not None and [before[axis] for axis in axes] == [*range(len(axes))]:
-                _forward(node, base.args[0])
+                _forward(node, base.args[0], kept)
         elif node.target is _ATEN.view.default:
             _sum_without_axis(node)
             _linear(node, kept)
@@ -43,9 +44,12 @@ _REPLACED: Final = frozenset(
 """The operators that may lose their readers here."""
 
 
-def _forward(node: Any, value: Any) -> None:
-    """Let the readers of a node read another value; a result of the graph stays a value of its own."""
-    node.replace_all_uses_with(value, delete_user_cb=lambda user: user.op != "output")
+def _forward(node: Any, value: Any, kept: set[Any]) -> None:
+    """Let the readers of a node read another value, the graph's results too where nothing else holds its memory."""
+    alone = value.op == "call_function" and not is_view(value.target) and value not in kept
+    node.replace_all_uses_with(value, delete_user_cb=lambda user: alone or user.op != "output")
+    if alone and node in kept:
+        kept.add(value)
 
 
 def _transposition(node: Any) -> list[int] | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import Spec
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
-from foreshape.interop.torch.open_size import OpenSize
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
+from foreshape.interop.torch.untyped_torch import pytree, torch
+from foreshape.interop.torch_backend.prepared_graph import EFFECT
 from foreshape.interop.torch_backend.torch_operator import TorchFunction
 from foreshape.language.program import Variable
 from foreshape.machine.kernels.call_record import CallRecord, NamedConstant, NumberedOperand, Part, StepName, TupleRecord
@@ -39,6 +41,7 @@ class TracedCall:
         self.node, self.value = node, value
         self.tensors: list[Variable] = []
         self.sizes: list[Variable] = []
+        self._numbers: dict[int, Variable] = {}
         for given in (*node.args, *node.kwargs.values()):
             self._collect(given)
         self._constants = 0
@@ -48,23 +51,31 @@ class TracedCall:
         words = f"{node.target}({shown})"
         self.words = words if len(words) <= _SHOWN else words[: _SHOWN - 3] + "..."
 
-    def function(self, results: tuple[Spec, ...], places: tuple[int, ...] | None, count: int) -> TorchFunction:
-        """Return the function of the record; the arguments are as of `TorchFunction`."""
-        target = self.node.target
+    def function(self, results: tuple[Spec, ...], traced: Sequence[Any]) -> TorchFunction:
+        """Return the function of the record.
+
+        Args:
+            results: the specs of its tensors.
+            traced: its results, one after the other, without numbers: tensors and None.
+        """
+        target, value = self.node.target, self.node.meta["val"]
         name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::") or getattr(target, "__name__", "function")
-        call = CallRecord(NamedConstant(_identifier(name), _function(target)), self.arguments, self.keywords)
-        operand = self._dying(results[0]) if places is None and results else None
+        alone = isinstance(value, torch.Tensor)
+        nested = not alone and any(isinstance(one, (list, tuple)) for one in value or ())
+        function = _Flat(target) if nested else _function(target)
+        call = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
+        places = tuple([at for at, one in enumerate(traced) if one is not None])
+        operand = self._dying(results[0]) if alone else None
         written = None if operand is None else self._written(name, operand)
-        views = dict.fromkeys(range(count) if places is None else places, 0) if is_view(target) and self.tensors else {}
-        traced = self.node.meta["val"]
-        orders = {at: _order(one) for at, one in enumerate(traced if places is not None else [traced]) if isinstance(one, torch.Tensor)}
+        orders = {at: _order(traced[at]) for at in places}
         effects = Effects(
-            views=views,
+            views=dict.fromkeys(places, 0) if is_view(target) and self.tensors else {},
             layouts={at: "strided" for at, order in orders.items() if order is None},
             result_order=orders,
             takes_over=None if written is None or operand is None else (0, operand),
         )
-        return TorchFunction(FusedKernel(name, call, written, effects, _workspace(self.node, name)), results, places, count, work_of_node(self.node))
+        kernel = FusedKernel(name, call, written, effects, partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None)
+        return TorchFunction(kernel, results, None if alone else places, len(traced), work_of_node(self.node))
 
     def _written(self, name: str, operand: int) -> Part:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
@@ -86,8 +97,9 @@ class TracedCall:
         if isinstance(value, Variable):
             if not any(one is value for one in self.tensors):
                 self.tensors.append(value)
-        elif isinstance(value, OpenSize):
-            variable = value.variable
+        elif isinstance(value, (OpenSize, OpenFloat, OpenQuotient)):
+            variable = self._numbers.get(id(value)) or _number_variable(value)
+            self._numbers[id(value)] = variable
             if not any(one is variable for one in self.sizes):
                 self.sizes.append(variable)
         elif isinstance(given, (list, tuple)):
@@ -98,8 +110,9 @@ class TracedCall:
         value = self.value(given)
         if isinstance(value, Variable):
             return NumberedOperand(_place(value, self.tensors))
-        if isinstance(value, OpenSize):
-            return CallRecord(StepName("int"), (NumberedOperand(len(self.tensors) + _place(value.variable, self.sizes)),))
+        if isinstance(value, (OpenSize, OpenFloat, OpenQuotient)):
+            number = "int" if isinstance(value, OpenSize) else "float"
+            return CallRecord(StepName(number), (NumberedOperand(len(self.tensors) + _place(self._numbers[id(value)], self.sizes)),))
         if isinstance(given, (list, tuple)):
             return TupleRecord(tuple([self._part(one) for one in given]))
         if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
@@ -134,6 +147,16 @@ class TracedCall:
         return None
 
 
+class _Flat:
+    """A function with its nested results one after the other."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any, **named: Any) -> list[Any]:
+        return pytree().tree_flatten(self.function(*arguments, **named))[0]
+
+
 def is_view(target: Any) -> bool:
     """Tell whether results of an operator may lie in the memory of its first tensor."""
     schema = getattr(target, "_schema", None)
@@ -142,10 +165,16 @@ def is_view(target: Any) -> bool:
     return schema.name in _HIDDEN_VIEWS or any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
 
 
-def is_random(target: Any) -> bool:
-    """Tell whether a function may draw random numbers, or do more than give its results."""
-    schema = getattr(target, "_schema", None)
-    return schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+def is_random(node: Any) -> bool:
+    """Tell whether a call may draw random numbers, or do more than give its results."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or EFFECT in node.meta:
+        return True
+    return schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _number_variable(value: Any) -> Variable:
+    return value.variable if isinstance(value, OpenSize) else float_variable(value)
 
 
 def _place(variable: Variable, among: Sequence[Variable]) -> int:
@@ -206,12 +235,10 @@ def work_of_node(node: Any) -> Size | None:
         return None
 
 
-def _workspace(node: Any, name: str) -> Callable[[], Size] | None:
-    """Return the rule for the workspace of a call of torch's kernel, at the sizes of the example; None for one without."""
-    if name not in WITH_WORKSPACE:
-        return None
-    arguments, result = [_example(one) for one in node.args], _example(node.meta["val"])
-    return lambda: workspace(name, arguments, result)
+def workspace_of_node(node: Any) -> Size:
+    """Return the bytes that torch's kernel of a node takes and gives back, at the sizes of the example."""
+    name = str(getattr(getattr(node.target, "_schema", None), "name", "")).removeprefix("aten::")
+    return workspace(name, [_example(one) for one in node.args], _example(node.meta["val"])) if name in WITH_WORKSPACE else 0
 
 
 def _example(value: Any) -> Any:
