@@ -100,7 +100,7 @@ def test_values_are_kept_or_computed_again_as_asked() -> None:
 def test_a_step_past_its_memory_is_refused_before_it_is_run() -> None:
     network = Words()
     compiled = torch.compile(network, backend="foreshape", options={"memory": "40 KB"})
-    with pytest.raises(fs.MemoryPlanError, match="it may take 40.0 kB|40"):
+    with pytest.raises(fs.MemoryPlanError, match="torch.compile's option memory"):
         compiled(torch.randint(0, 60, (8, 24)))
 
 
@@ -225,12 +225,12 @@ def test_backward_twice_and_accumulated_gradients() -> None:
     network, x = Words(), torch.randint(0, 60, (3, 5))
     reference = copy.deepcopy(network)
     compiled = torch.compile(network, backend="foreshape")
-    for module, call in ((network, compiled), (reference, reference)):
+    for call in (compiled, reference):
         loss = call(x)
         loss.backward(retain_graph=True)
         loss.backward()
         call(x).backward()
-        with pytest.raises(RuntimeError, match="second time|freed"):
+        with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
     for p, q in zip(network.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)

@@ -261,7 +261,7 @@ class Lowering:
 
     def _by_record(self, op: Op, schema: Schema, own: OwnCall) -> None:
         """Lower an op to the record of its call."""
-        call = FusedCall(op, [self.read(n) for o in schema.operands for n in op.inputs.get(o.name, ())], [None] * own.count, kernel=own.kernel)
+        call = FusedCall(op, [self.read(n) for o in schema.operands for n in op.inputs.get(o.name, ())], [None] * own.results, kernel=own.kernel)
         written = [n for r in schema.results for n in op.outputs.get(r.name, ())]
         for place, name in zip((0,) if own.places is None else own.places, written, strict=True):
             value = call.results[place] = self.new(name, self.block.find(name))

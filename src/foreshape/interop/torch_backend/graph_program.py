@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from foreshape import layer
@@ -13,7 +13,7 @@ from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import NodeLines, path_of
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
 from foreshape.interop.torch.traced_guards import size_of_expression
-from foreshape.interop.torch.untyped_torch import pytree, torch
+from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
 from foreshape.interop.torch_backend.traced_call import TracedCall, is_random
 from foreshape.language.program import Program, Variable, program_guard
@@ -147,7 +147,7 @@ class GraphProgram:
 
     def _call(self, node: Any) -> Any:
         target, arguments = node.target, self._value(node.args)
-        if getattr(target, "__name__", "") == "getitem" and isinstance(arguments[0], (list, tuple)):
+        if getattr(target, "__name__", "") == "getitem" and is_list(arguments[0]):
             return arguments[0][arguments[1]]
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (value is None and not any(isinstance(v, Variable) for v in _leaves(arguments))):
@@ -204,7 +204,7 @@ class GraphProgram:
         """Return what stands for an argument of a node."""
         if isinstance(given, torch.fx.Node):
             return self._of[given]
-        if isinstance(given, (list, tuple)):
+        if is_list(given):
             return [self._value(one) for one in given]
         if isinstance(given, slice):
             return slice(*map(self._value, (given.start, given.stop, given.step)))
@@ -237,7 +237,7 @@ def _leaves(arguments: Any) -> Iterator[Any]:
         arguments = [*arguments.values()]
     if isinstance(arguments, slice):
         arguments = [arguments.start, arguments.stop, arguments.step]
-    if isinstance(arguments, (list, tuple)):
+    if is_list(arguments):
         for one in arguments:
             yield from _leaves(one)
     else:

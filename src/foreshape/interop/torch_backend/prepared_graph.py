@@ -22,7 +22,11 @@ def _complete(module: Any) -> None:
     for node in module.graph.nodes:
         if node.op != "call_function" or "val" in node.meta:
             continue
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: getattr(module, one.target) if one.op == "get_attr" else one.meta.get("val"))
+
+        def value(one: Any) -> Any:
+            return getattr(module, one.target) if one.op == "get_attr" else one.meta.get("val")
+
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value)
         tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
         mode = next((one.fake_mode for one in tensors if hasattr(one, "fake_mode")), None)
         with nullcontext() if mode is None else mode:
@@ -34,17 +38,17 @@ def _drop_tokens(graph: Any) -> None:
     for node in [*graph.nodes]:
         if node.op != "call_function" or str(getattr(node.target, "name", lambda: "")()) != "with_effects":
             continue
-        token, operator, *arguments = node.args
+        operator, arguments = node.args[1], node.args[2:]
         count = len(operator._schema.returns)
         value = node.meta["val"][1:]
         with graph.inserting_before(node):
-            made = graph.call_function(operator, tuple(arguments), node.kwargs)
+            made = graph.call_function(operator, arguments, node.kwargs)
         made.meta = {**node.meta, "val": None if not count else value[0] if count == 1 else value, EFFECT: True}
         for part in [*node.users]:
             place = part.args[1]
             if not place:
                 for user in [*part.users]:
-                    user.args = torch.fx.node.map_arg(user.args, lambda one, gone=part: None if one is gone else one)
+                    user.args = _without(user.args, part)
             elif count == 1:
                 part.replace_all_uses_with(made)
             else:
@@ -52,3 +56,12 @@ def _drop_tokens(graph: Any) -> None:
             if not part.users:
                 graph.erase_node(part)
         graph.erase_node(node)
+
+
+def _without(arguments: Any, gone: Any) -> Any:
+    """Return arguments of a node with None in the place of one."""
+
+    def instead(one: Any) -> Any:
+        return None if one is gone else one
+
+    return torch.fx.node.map_arg(arguments, instead)

@@ -7,11 +7,11 @@ can give again is taken off the peak: its operators are copied to the place of i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch_backend.traced_call import hinted, is_random, is_view, work_of_node, workspace_of_node
 
 _ATEN: Final[Any] = torch.ops.aten
@@ -174,7 +174,7 @@ def _seconds(node: Any) -> float:
     value = node.meta.get("val")
     if is_view(node.target) or getattr(node.target, "__name__", "") == "getitem":
         return 0.0
-    tensors = [one for one in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(one, torch.Tensor)]
+    tensors: list[Any] = [one for one in (value if is_list(value) else [value]) if isinstance(one, torch.Tensor)]
     tensors += [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
     return (work_of_node(node) or 0) / _RATES[0] + sum(map(nbytes_of, tensors)) / _RATES[1]
 
@@ -189,7 +189,7 @@ def repeat_views(graph: Any) -> None:
             return node
         if node not in copies and not joint.is_changed(joint.root[node]):
             base = copied(node.args[0])
-            made = copies[node] = graph.node_copy(node, lambda operand: base)
+            made = copies[node] = graph.node_copy(node, _always(base))
             made.meta = {**node.meta, "partitioner_tag": "is_backward"}
         return copies.get(node, node)
 
@@ -197,6 +197,13 @@ def repeat_views(graph: Any) -> None:
         with graph.inserting_before(reader):
             for operand in reader.all_input_nodes:
                 reader.replace_input_with(operand, copied(operand))
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    def copy(_: Any) -> Any:
+        return value
+
+    return copy
 
 
 # --- the choice
@@ -268,9 +275,16 @@ def _copy(joint: _Joint, held: _Held, chain: list[Any]) -> None:
     before = joint.nodes[held.taken]
     copies: dict[Any, Any] = {}
     views = [node for node, root in joint.root.items() if root is held.maker and node is not held.maker and joint.place[node] < joint.border]
+
+    def copy(operand: Any) -> Any:
+        return copies.get(operand, operand)
+
+    def is_later(user: Any) -> bool:
+        return user in joint.place and joint.place[user] >= joint.border
+
     with joint.graph.inserting_before(before):
         for node in [*chain, *(view for view in views if view not in chain)]:
-            made = joint.graph.node_copy(node, lambda operand: copies.get(operand, operand))
+            made = joint.graph.node_copy(node, copy)
             made.meta = {**node.meta, "partitioner_tag": "is_backward"}
             if node.target is _ATEN._native_batch_norm_legit_functional.default:  # the same results, without the moving averages
                 made.target = _ATEN._native_batch_norm_legit.no_stats
@@ -278,7 +292,7 @@ def _copy(joint: _Joint, held: _Held, chain: list[Any]) -> None:
                 made.meta["val"] = made.meta["val"][:3]
             copies[node] = made
     for node, made in copies.items():
-        node.replace_all_uses_with(made, delete_user_cb=lambda user: user in joint.place and joint.place[user] >= joint.border)
+        node.replace_all_uses_with(made, delete_user_cb=is_later)
     for node in reversed([*copies.values()]):
         if not node.users:
             joint.graph.erase_node(node)

@@ -47,7 +47,11 @@ _REPLACED: Final = frozenset(
 def _forward(node: Any, value: Any, kept: set[Any]) -> None:
     """Let the readers of a node read another value, the graph's results too where nothing else holds its memory."""
     alone = value.op == "call_function" and not is_view(value.target) and value not in kept
-    node.replace_all_uses_with(value, delete_user_cb=lambda user: alone or user.op != "output")
+
+    def reads(user: Any) -> bool:
+        return alone or user.op != "output"
+
+    node.replace_all_uses_with(value, delete_user_cb=reads)
     if alone and node in kept:
         kept.add(value)
 
@@ -74,7 +78,7 @@ def _sum_without_axis(node: Any) -> None:
     if total.op != "call_function" or total.target is not _ATEN.sum.dim_IntList or len(total.users) != 1 or len(total.args) != 3 or not total.args[2]:
         return
     rank = total.meta["val"].dim()
-    summed = {axis % rank for axis in total.args[1]} if rank else set()
+    summed: set[int] = {axis % rank for axis in total.args[1]} if rank else set()
     left = [size for axis, size in enumerate(total.meta["val"].shape) if axis not in summed]
     if not summed or not _same([*node.meta["val"].shape], left):
         return

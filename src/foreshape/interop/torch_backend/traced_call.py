@@ -12,7 +12,7 @@ from foreshape.core.dims import Size
 from foreshape.core.spec import Spec
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
-from foreshape.interop.torch.untyped_torch import pytree, torch
+from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.prepared_graph import EFFECT
 from foreshape.interop.torch_backend.torch_operator import TorchFunction
 from foreshape.language.program import Variable
@@ -61,7 +61,7 @@ class TracedCall:
         target, value = self.node.target, self.node.meta["val"]
         name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::") or getattr(target, "__name__", "function")
         alone = isinstance(value, torch.Tensor)
-        nested = not alone and any(isinstance(one, (list, tuple)) for one in value or ())
+        nested = not alone and any(is_list(one) for one in value or ())
         function = _Flat(target) if nested else _function(target)
         call = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
         places = tuple([at for at, one in enumerate(traced) if one is not None])
@@ -102,7 +102,7 @@ class TracedCall:
             self._numbers[id(value)] = variable
             if not any(one is variable for one in self.sizes):
                 self.sizes.append(variable)
-        elif isinstance(given, (list, tuple)):
+        elif is_list(given):
             for one in given:
                 self._collect(one)
 
@@ -113,7 +113,7 @@ class TracedCall:
         if isinstance(value, (OpenSize, OpenFloat, OpenQuotient)):
             number = "int" if isinstance(value, OpenSize) else "float"
             return CallRecord(StepName(number), (NumberedOperand(len(self.tensors) + _place(self._numbers[id(value)], self.sizes)),))
-        if isinstance(given, (list, tuple)):
+        if is_list(given):
             return TupleRecord(tuple([self._part(one) for one in given]))
         if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
             return value
@@ -126,7 +126,7 @@ class TracedCall:
             return value.name
         if isinstance(value, OpenSize):
             return str(value.size)
-        if isinstance(given, (list, tuple)):
+        if is_list(given):
             return f"[{', '.join(map(self._shown, given))}]"
         return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
@@ -223,7 +223,7 @@ def _variant(target: Any, name: str) -> Any:
     return None
 
 
-def work_of_node(node: Any) -> Size | None:
+def work_of_node(node: Any) -> int | None:
     """Return the multiplications of a node, by torch's own formulas, at the sizes of the example; None where it has none."""
     counter: Any = importlib.import_module("torch.utils.flop_counter")
     formula = counter.flop_registry.get(getattr(node.target, "_overloadpacket", None))
@@ -235,7 +235,7 @@ def work_of_node(node: Any) -> Size | None:
         return None
 
 
-def workspace_of_node(node: Any) -> Size:
+def workspace_of_node(node: Any) -> int:
     """Return the bytes that torch's kernel of a node takes and gives back, at the sizes of the example."""
     name = str(getattr(getattr(node.target, "_schema", None), "name", "")).removeprefix("aten::")
     return workspace(name, [_example(one) for one in node.args], _example(node.meta["val"])) if name in WITH_WORKSPACE else 0
@@ -249,7 +249,7 @@ def _example(value: Any) -> Any:
         return torch.empty_strided([*map(hinted, value.shape)], [*map(hinted, value.stride())], dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt):
         return hinted(value)
-    return [_example(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [_example(one) for one in value] if is_list(value) else value
 
 
 def hinted(size: Any) -> int:

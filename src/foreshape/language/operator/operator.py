@@ -40,12 +40,12 @@ class OwnCall(NamedTuple):
     Attributes:
         kernel: takes the operands one after the other, lists as their elements.
         places: the places of the results among those of the call; None for a call that gives the only one itself.
-        count: the number of results of the call.
+        results: the number of results of the call.
     """
 
     kernel: FusedKernel
     places: Sequence[int] | None
-    count: int
+    results: int
 
 
 class _GradientClass:
