@@ -10,12 +10,12 @@ from typing import Any
 
 from foreshape.errors import ForeshapeError
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch_backend.compile_options import CompileOptions
+from foreshape.interop.torch_backend.graph_facts import GraphFacts, forget_all, forget_record, new_record
 from foreshape.interop.torch_backend.graph_program import GraphProgram
-from foreshape.interop.torch_backend.graph_record import GraphRecord, forget_all, forget_record, new_record
 from foreshape.interop.torch_backend.graph_step import CompiledGraph
 from foreshape.interop.torch_backend.prepared_graph import prepare
 from foreshape.interop.torch_backend.recomputed import nbytes_of, recompute, repeat_views
-from foreshape.interop.torch_backend.settings import Settings
 from foreshape.interop.torch_backend.simpler_graph import simplify
 from foreshape.language.program.call_site import warn_user
 
@@ -30,9 +30,9 @@ def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = N
         options: of ``torch.compile``: ``memory``, ``recompute`` and ``precision``.
 
     Raises:
-        SchemaError, MemoryPlanError: an option that is not known, or has another value.
+        SchemaError, MemoryPlanError: an unknown option, or a value it does not take.
     """
-    settings = Settings.of(options, mode)
+    settings = CompileOptions.parsed(options, mode)
     common: Any = importlib.import_module("torch._dynamo.backends.common")
     guards: Any = importlib.import_module("torch._guards")
     record = new_record(graph, str(guards.CompileContext.current_compile_id() or ""))
@@ -46,21 +46,23 @@ def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = N
         raise
 
 
-def _partition(record: GraphRecord, settings: Settings, joint: Any, inputs: Any, **named: Any) -> Any:
+def _partition(record: GraphFacts, settings: CompileOptions, joint: Any, inputs: Any, **options_of_torch: Any) -> Any:
     """Return the graphs of the forward and the backward pass, out of the joint one."""
     repeat_views(joint.graph)
     if not settings.keeps:
         limit = settings.recompute
         if settings.memory is not None:
-            held = sum(nbytes_of(node.meta["val"]) for node in joint.graph.nodes if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor))
-            limit = max(min(settings.memory - held, settings.memory if limit is None else limit), 0)
+            inputs_bytes = sum(
+                nbytes_of(node.meta["val"]) for node in joint.graph.nodes if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+            )
+            limit = max(min(settings.memory - inputs_bytes, settings.memory if limit is None else limit), 0)
         record.recomputed = recompute(joint.graph, limit)
     joint.recompile()
     compiling: Any = importlib.import_module("functorch.compile")
-    return compiling.default_partition(joint, inputs, **named)
+    return compiling.default_partition(joint, inputs, **options_of_torch)
 
 
-def _compiled(record: GraphRecord, settings: Settings, is_backward: bool, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compiled(record: GraphFacts, settings: CompileOptions, is_backward: bool, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     """Return a pass of a graph as a function of the list of its inputs; by eager torch where the graph has no form here."""
     device = next((str(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"), "cpu")
     dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
@@ -72,7 +74,7 @@ def _compiled(record: GraphRecord, settings: Settings, is_backward: bool, module
     simplify(module.graph)
     with dispatch._disable_current_modes():  # constants are real tensors
         try:
-            made = CompiledGraph(GraphProgram(module, is_backward, of_user), device, settings.memory)
+            compiled = CompiledGraph(GraphProgram(module, is_backward, of_user), device, settings.memory)
         except ForeshapeError as error:
             module.recompile()
             which = "backward" if is_backward else "forward"
@@ -82,12 +84,12 @@ def _compiled(record: GraphRecord, settings: Settings, is_backward: bool, module
             boxed = functions.make_boxed_func(module.forward)
             boxed.record = record  # it lives as long as its graph
             return boxed
-    made.record = record
+    compiled.record = record
     if is_backward:
-        record.backward = made
+        record.backward = compiled
     else:
-        record.forward = made
-    return made
+        record.forward = compiled
+    return compiled
 
 
-foreshape_backend.reset = forget_all  # torch calls it where it forgets its graphs
+setattr(foreshape_backend, "reset", forget_all)  # noqa: B010 (torch calls it where it forgets its graphs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
 from typing import Any, Final, NamedTuple
 
 from foreshape import layer
@@ -11,7 +13,7 @@ from foreshape.core.spec import FP64, INT64, LOD_TENSOR, Spec
 from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import NodeLines, path_of
-from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
+from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, compute, float_variable, host_number
 from foreshape.interop.torch.traced_guards import size_of_expression
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
@@ -22,7 +24,7 @@ from foreshape.language.program.current import current_block
 from foreshape.language.program.scopes import placed
 
 
-class Result(NamedTuple):
+class GraphResult(NamedTuple):
     """A result of a graph: the place of an input, the place of a fetched value, or a constant."""
 
     feed: int | None = None
@@ -35,19 +37,19 @@ class GraphProgram:
 
     Args:
         graph: a graph of ATen's functional operators, with its inputs as placeholders.
-        is_backward: of a backward pass: the values of the forward pass and the gradients that it takes are nobody else's.
-        results_of_user: the number of its results that are not for the backward pass, the first ones.
+        is_backward: of a backward pass: nobody else holds the values of the forward pass and the gradients among its inputs.
+        results_of_user: the number of its first results, before the ones for the backward pass.
 
     Attributes:
-        owned: the names of the inputs that nobody else holds.
+        owned: the names of the inputs held by nobody else.
         is_open: True if a size is open.
-        feeds: the variable of each input; None for one that is no tensor and no size.
+        feeds: the variable of each input; None for other inputs than tensors and sizes.
         is_size: for each input whether it is a size, or a number computed from sizes: an int or a float.
         fetches: the names of its fetched values.
         results: of the graph, in order.
-        numbers: the places in ``fetches`` of values that are numbers of Python -> their type.
+        numbers: the places in ``fetches`` of Python's numbers -> their type.
         constants: name -> tensor.
-        calls: torch's operator -> the number of its nodes that run on torch's own kernel.
+        calls: torch's operator -> the number of its calls.
 
     Raises:
         SchemaError, TypeMismatchError: a value without a form here, as of another element type.
@@ -59,7 +61,7 @@ class GraphProgram:
         self.feeds: list[Variable | None] = []
         self.is_size: list[bool] = []
         self.fetches: list[str] = []
-        self.results: list[Result] = []
+        self.results: list[GraphResult] = []
         self.numbers: dict[int, type] = {}
         self.constants: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
@@ -128,20 +130,20 @@ class GraphProgram:
 
     def _output(self, node: Any) -> None:
         places: dict[Any, int] = {}
-        for given in node.args[0]:
-            value = self._value(given)
-            if isinstance(given, torch.fx.Node) and given in self._inputs:
-                self.results.append(Result(feed=self._inputs[given]))
+        for argument in node.args[0]:
+            value = self._value(argument)
+            if isinstance(argument, torch.fx.Node) and argument in self._inputs:
+                self.results.append(GraphResult(feed=self._inputs[argument]))
             elif isinstance(value, (Variable, OpenSize, OpenFloat, OpenQuotient)):
-                if given not in places:
-                    places[given] = len(self.fetches)
+                if argument not in places:
+                    places[argument] = len(self.fetches)
                     if not isinstance(value, Variable):
                         self.numbers[len(self.fetches)] = int if isinstance(value, OpenSize) else float
                         value = layer.assign(value.variable if isinstance(value, OpenSize) else float_variable(value))
                     self.fetches.append(value.name)
-                self.results.append(Result(fetch=places[given]))
+                self.results.append(GraphResult(fetch=places[argument]))
             elif value is None or isinstance(value, (int, float, bool)):
-                self.results.append(Result(constant=value))
+                self.results.append(GraphResult(constant=value))
             else:
                 raise SchemaError(f"a graph gives {type(value).__name__}, which has no form here")
 
@@ -151,9 +153,9 @@ class GraphProgram:
             return arguments[0][arguments[1]]
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (value is None and not any(isinstance(v, Variable) for v in _leaves(arguments))):
-            found = self._number(node, arguments, value)
-            if found is not _NOT_A_NUMBER:
-                return found
+            number = self._number(node, arguments, value)
+            if number is not _NOT_A_NUMBER:
+                return number
         return self._by_torch(node, value)
 
     def _number(self, node: Any, arguments: Sequence[Any], value: Any) -> Any:
@@ -163,13 +165,14 @@ class GraphProgram:
             if isinstance(value, torch.SymInt) and isinstance(arguments[0], Variable) and name in ("aten::sym_size", "aten::size"):
                 return self._dim_of(arguments[0], arguments[1])
             if isinstance(value, torch.SymInt) and name == "aten::sym_numel":
-                return OpenSize(self._size(value), lambda: layer.reshape(layer.cast(layer.size(arguments[0]), INT64), [1]))
-            if any(isinstance(one, Variable) for one in _leaves(arguments)):
+                dims = [self._dim_of(arguments[0], axis) for axis in range(len(arguments[0].spec.known_dims))]
+                return reduce(partial(compute, operator.mul), dims, 1)
+            if any(isinstance(item, Variable) for item in _leaves(arguments)):
                 return _NOT_A_NUMBER
-        found = host_number(node.target, arguments)
-        if isinstance(found, Untold):
-            raise SchemaError(f"{node.name} is {found.reason}, which has no form here")
-        return found
+        number = host_number(node.target, arguments)
+        if isinstance(number, Untold):
+            raise SchemaError(f"{node.name} is {number.reason}, which has no form here")
+        return number
 
     @staticmethod
     def _dim_of(x: Variable, axis: int) -> Any:
@@ -179,38 +182,34 @@ class GraphProgram:
     def _by_torch(self, node: Any, value: Any) -> Any:
         """Write a node as a call of torch's own kernel; return its results."""
         traced, shape = pytree().tree_flatten(value)
-        if any(one is not None and not isinstance(one, torch.Tensor) for one in traced):
-            raise SchemaError(f"{node.target} gives {', '.join(type(one).__name__ for one in traced)}, which has no form here")
-        tensors = [one for one in traced if one is not None]
+        if any(item is not None and not isinstance(item, torch.Tensor) for item in traced):
+            raise SchemaError(f"{node.target} gives {', '.join(type(item).__name__ for item in traced)}, which has no form here")
+        tensors = [item for item in traced if item is not None]
         call = TracedCall(node, self._value)
         function = call.function(tuple(map(self._spec, tensors)), traced)
         self.functions.append(function)
-        operator = TorchRandomOperator if is_random(node) else TorchOperator
+        kind = TorchRandomOperator if is_random(node) else TorchOperator
         block = current_block()
-        wished = [node.name if len(tensors) == 1 else f"{node.name}.{at}" for at in range(len(tensors))]
+        wished = [node.name if len(tensors) == 1 else f"{node.name}.{index}" for index in range(len(tensors))]
         names = [self.program.unique_name(name) if name in block.vars else name for name in wished]
-        op = block.append_op(operator.type, {"X": call.tensors, "Sizes": call.sizes}, {"Out": names}, {"call": call.words, "function": function.number})
+        op = block.append_op(kind.type, {"X": call.tensors, "Sizes": call.sizes}, {"Out": names}, {"call": call.words, "function": function.number})
         path = path_of(node)
         if path:
             op.attributes = placed(op.attributes, path)
         name = str(node.target)
         self.calls[name] = self.calls.get(name, 0) + 1
         made = iter([block.vars[n] for n in names])
-        return pytree().tree_unflatten([None if one is None else next(made) for one in traced], shape)
+        return pytree().tree_unflatten([None if item is None else next(made) for item in traced], shape)
 
     # --- values
 
-    def _value(self, given: Any) -> Any:
-        """Return what stands for an argument of a node."""
-        if isinstance(given, torch.fx.Node):
-            return self._of[given]
-        if is_list(given):
-            return [self._value(one) for one in given]
-        if isinstance(given, slice):
-            return slice(*map(self._value, (given.start, given.stop, given.step)))
-        if isinstance(given, Mapping):
-            return {key: self._value(one) for key, one in given.items()}
-        return given
+    def _value(self, argument: Any) -> Any:
+        """Return the variable or size of an argument of a node; other values as they are."""
+        if isinstance(argument, torch.fx.Node):
+            return self._of[argument]
+        if is_list(argument):
+            return [self._value(item) for item in argument]
+        return argument
 
     def _spec(self, tensor: Any) -> Spec:
         if tensor.layout is not torch.strided:
@@ -233,12 +232,8 @@ _NOT_A_NUMBER: Final = object()
 
 
 def _leaves(arguments: Any) -> Iterator[Any]:
-    if isinstance(arguments, Mapping):
-        arguments = [*arguments.values()]
-    if isinstance(arguments, slice):
-        arguments = [arguments.start, arguments.stop, arguments.step]
     if is_list(arguments):
-        for one in arguments:
-            yield from _leaves(one)
+        for item in arguments:
+            yield from _leaves(item)
     else:
         yield arguments

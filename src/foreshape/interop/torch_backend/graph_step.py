@@ -1,4 +1,4 @@
-"""`GraphStep`: the compiled step of a graph; `CompiledGraph`: a graph as a function of torch's values, which frees its inputs as it goes."""
+"""`GraphStep`: the compiled step of a graph; `CompiledGraph`: a graph as a function of torch's values; it frees its inputs as it goes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZES: Final = 4096
 
 
 def _below_autograd() -> Any:
-    """Return a context in which torch's operators make no graph of gradients, which takes a third of a small operator's time."""
+    """Return a context without torch's graph of gradients: it takes a third of a small operator's time."""
     return private.BelowAutograd()
 
 
@@ -50,11 +50,11 @@ class GraphStep(CompiledStep):
         return emitted
 
     def _small(self, values: Any) -> None:
-        """Return None: torch keeps what a graph gives, which is no small step's."""
+        """Return None: torch keeps the results."""
 
 
 class CompiledGraph:
-    """A compiled graph: from the list of its inputs, which it empties, to the list of its results.
+    """A compiled graph: from the list of its inputs, emptied by it, to the list of its results.
 
     Args:
         graph: its program.
@@ -64,7 +64,7 @@ class CompiledGraph:
     Attributes:
         step: the compiled one.
         sizes: the open sizes of the last call of new ones.
-        record: what is known of the graph, for its report.
+        record: the facts of the graph, for its report.
     """
 
     def __init__(self, graph: GraphProgram, device: str, memory: int | None) -> None:
@@ -79,11 +79,11 @@ class CompiledGraph:
         for name, tensor in graph.constants.items():
             self._scope.share(name, tensor)
         self._function = self.step.bind(self._scope).function
-        places = {v.name: at for at, v in enumerate(graph.feeds) if v is not None}
+        places = {v.name: index for index, v in enumerate(graph.feeds) if v is not None}
         self._taken = [places[v.name] for v in self.step.emitted.lowered.feeds]
-        self._as_tensors = [at for at, place in enumerate(self._taken) if graph.is_size[place]]
-        self._kept = [(at, r.feed) for at, r in enumerate(graph.results) if r.feed is not None]
-        self._fetched = [(at, r.fetch, graph.numbers.get(r.fetch)) for at, r in enumerate(graph.results) if r.fetch is not None]
+        self._as_tensors = [index for index, place in enumerate(self._taken) if graph.is_size[place]]
+        self._kept = [(index, r.feed) for index, r in enumerate(graph.results) if r.feed is not None]
+        self._fetched = [(index, r.fetch, graph.numbers.get(r.fetch)) for index, r in enumerate(graph.results) if r.fetch is not None]
         self._constants = [r.constant for r in graph.results]
         self._is_open = graph.is_open
         self._limit = None if memory is None else MemoryLimit(memory, "torch.compile's option memory", exact=True)
@@ -99,14 +99,14 @@ class CompiledGraph:
             MemoryPlanError: the plan at these sizes needs more than the option ``memory``. An error of a kernel has a note with the user's line.
         """
         out = [*self._constants]
-        for at, place in self._kept:
-            out[at] = inputs[place]
+        for index, place in self._kept:
+            out[index] = inputs[place]
         tensors = [inputs[place] for place in self._taken]
         inputs.clear()
         if self._is_open:
             key = tuple([v.shape if isinstance(v, torch.Tensor) else v for v in tensors])
-            for at in self._as_tensors:
-                tensors[at] = torch.scalar_tensor(tensors[at], dtype=torch.int64 if tensors[at].__class__ is int else torch.float64)
+            for index in self._as_tensors:
+                tensors[index] = torch.scalar_tensor(tensors[index], dtype=torch.int64 if tensors[index].__class__ is int else torch.float64)
             if key not in self._seen:
                 self._take_sizes(key, tensors)
         elif not self._seen:
@@ -115,18 +115,18 @@ class CompiledGraph:
             with _below_autograd():
                 if modes.is_set():
                     with modes.left_out(None):
-                        made = self._function(tensors)
+                        results = self._function(tensors)
                 else:
-                    made = self._function(tensors)
+                    results = self._function(tensors)
         except Exception as error:
             note_line(error)
             raise
-        for at, place, number in self._fetched:
-            out[at] = made[place] if number is None else number(made[place])
+        for index, place, number in self._fetched:
+            out[index] = results[place] if number is None else number(results[place])
         return out
 
     def _take_sizes(self, key: Any, tensors: Sequence[Any]) -> None:
-        """Take in sizes that were not here before; refuse those with a plan past the limit."""
+        """Take in new sizes; refuse the ones with a plan past the limit."""
         with compiling, taking:
             values = self.step.feeder.check_shapes(tensors)
             if self._limit is not None:
@@ -139,19 +139,19 @@ class CompiledGraph:
     # --- memory
 
     def own_bytes(self, sizes: Mapping[str, int]) -> int:
-        """Return the planned bytes at the peak, beside the inputs that others hold. ``sizes``: by name; by default those of the last call."""
+        """Return the planned bytes at the peak, beside the inputs held by others. ``sizes``: by name; by default those of the last call."""
         values = self._values(sizes)
-        others = [v for v in self.graph.feeds if v is not None and v.name not in self.graph.owned]
+        user_inputs = [v for v in self.graph.feeds if v is not None and v.name not in self.graph.owned]
         used = {v.name for v in self.step.emitted.lowered.feeds}
-        return self.step.plan.peak(**values) - sum(int(evaluate(v.spec.nbytes, values)) for v in others if v.name in used)
+        return self.step.plan.peak(**values) - sum(int(evaluate(v.spec.nbytes, values)) for v in user_inputs if v.name in used)
 
     def handed_out(self, sizes: Mapping[str, int]) -> int:
-        """Return the bytes of the results that are the user's, as the loss: the others are the inputs of the backward pass."""
+        """Return the bytes of the user's results, as the loss: the others are the inputs of the backward pass."""
         values = self._values(sizes)
         block = self.graph.program.global_block
         names = {self.graph.fetches[r.fetch] for r in self.graph.results[: self.graph.results_of_user] if r.fetch is not None}
         return sum(int(evaluate(block.var(name).spec.nbytes, values)) for name in names)
 
     def _values(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        known = {**self.sizes, **sizes}
-        return {name: known[name] for name in self.step.plan.symbols if name in known}
+        merged = {**self.sizes, **sizes}
+        return {name: merged[name] for name in self.step.plan.symbols if name in merged}

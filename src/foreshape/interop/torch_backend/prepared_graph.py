@@ -23,18 +23,18 @@ def _complete(module: Any) -> None:
         if node.op != "call_function" or "val" in node.meta:
             continue
 
-        def value(one: Any) -> Any:
-            return getattr(module, one.target) if one.op == "get_attr" else one.meta.get("val")
+        def value(item: Any) -> Any:
+            return getattr(module, item.target) if item.op == "get_attr" else item.meta.get("val")
 
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value)
-        tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
-        mode = next((one.fake_mode for one in tensors if hasattr(one, "fake_mode")), None)
+        tensors = [item.meta["val"] for item in node.all_input_nodes if isinstance(item.meta.get("val"), torch.Tensor)]
+        mode = next((item.fake_mode for item in tensors if hasattr(item, "fake_mode")), None)
         with nullcontext() if mode is None else mode:
             node.meta["val"] = node.target(*args, **kwargs)
 
 
 def _drop_tokens(graph: Any) -> None:
-    """Turn calls with a token, torch's thread through effects, into calls that keep their place: a step runs them in the order of the graph."""
+    """Turn calls with a token, torch's thread through effects, into calls kept in their place: a step runs them in the order of the graph."""
     for node in [*graph.nodes]:
         if node.op != "call_function" or str(getattr(node.target, "name", lambda: "")()) != "with_effects":
             continue
@@ -42,17 +42,17 @@ def _drop_tokens(graph: Any) -> None:
         count = len(operator._schema.returns)
         value = node.meta["val"][1:]
         with graph.inserting_before(node):
-            made = graph.call_function(operator, arguments, node.kwargs)
-        made.meta = {**node.meta, "val": None if not count else value[0] if count == 1 else value, EFFECT: True}
+            call = graph.call_function(operator, arguments, node.kwargs)
+        call.meta = {**node.meta, "val": None if not count else value[0] if count == 1 else value, EFFECT: True}
         for part in [*node.users]:
             place = part.args[1]
             if not place:
                 for user in [*part.users]:
                     user.args = _without(user.args, part)
             elif count == 1:
-                part.replace_all_uses_with(made)
+                part.replace_all_uses_with(call)
             else:
-                part.args = made, place - 1
+                part.args = call, place - 1
             if not part.users:
                 graph.erase_node(part)
         graph.erase_node(node)
@@ -61,7 +61,7 @@ def _drop_tokens(graph: Any) -> None:
 def _without(arguments: Any, gone: Any) -> Any:
     """Return arguments of a node with None in the place of one."""
 
-    def instead(one: Any) -> Any:
-        return None if one is gone else one
+    def instead(item: Any) -> Any:
+        return None if item is gone else item
 
     return torch.fx.node.map_arg(arguments, instead)

@@ -1,4 +1,4 @@
-"""`TorchReport`: what ``torch.compile(..., backend="foreshape")`` made of a network: its graphs, why torch ended each, what runs where, and their memory."""
+"""`TorchReport`: a network compiled by ``torch.compile(..., backend="foreshape")``: its graphs, the reasons for their ends, and their memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 from foreshape.compiler.memory import byte_text
 from foreshape.core.pictures.markup import card, cut, preformatted
 from foreshape.errors import MemoryPlanError, SchemaError, ShapeError
-from foreshape.interop.torch_backend.graph_record import GraphRecord, records_of
+from foreshape.interop.torch_backend.graph_facts import GraphFacts, records_of
 
 _WIDTH: Final = 160
 _SHOWN: Final = 6
@@ -18,10 +18,10 @@ class TorchReport:
     """The graphs of a compiled network. ``print`` it.
 
     Attributes:
-        graphs: one record for each graph and each compilation of it, in the order in which torch came to them.
+        graphs: one record for each graph and each compilation of it, in the order of their compilation.
     """
 
-    def __init__(self, graphs: list[GraphRecord]) -> None:
+    def __init__(self, graphs: list[GraphFacts]) -> None:
         self.graphs = graphs
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _graph_lines(graph: GraphRecord) -> list[str]:
+def _graph_lines(graph: GraphFacts) -> list[str]:
     """Return the lines about one graph."""
     parts = [(name, part) for name, part in (("forward", graph.forward), ("backward", graph.backward)) if part is not None]
     passes = ", ".join(f"{name} {_count(len(part.step.emitted.lowered.calls), 'call')}" for name, part in parts)
@@ -51,32 +51,32 @@ def _graph_lines(graph: GraphRecord) -> list[str]:
         lines.append(f"  open sizes: {', '.join(symbols)}")
     try:
         sizes = {name: value for _, part in parts for name, value in part.sizes.items()}
-        at = f" at {', '.join(f'{n} = {v:,}' for n, v in sorted(sizes.items()))}" if sizes else ""
-        lines.append(f"  planned: {byte_text(graph.peak())} at the peak beside inputs and parameters{at}")
+        sizes_text = f" at {', '.join(f'{n} = {v:,}' for n, v in sorted(sizes.items()))}" if sizes else ""
+        lines.append(f"  planned: {byte_text(graph.peak())} at the peak beside inputs and parameters{sizes_text}")
     except (MemoryPlanError, ShapeError) as error:
         lines.append(f"  planned: not told: {str(error).partition(chr(10))[0]}")
-    told = graph.recomputed
-    if told is not None:
-        lines.append(f"  eager torch, by the same graph: {byte_text(told.before)}")
-        if told.names:
-            more = f" and {len(told.names) - _SHOWN} more" if len(told.names) > _SHOWN else ""
-            lines.append(f"  computed again in the backward pass: {', '.join(told.names[:_SHOWN])}{more}")
+    recomputed = graph.recomputed
+    if recomputed is not None:
+        lines.append(f"  eager torch, by the same graph: {byte_text(recomputed.eager_peak)}")
+        if recomputed.names:
+            hidden = f" and {len(recomputed.names) - _SHOWN} more" if len(recomputed.names) > _SHOWN else ""
+            lines.append(f"  computed again in the backward pass: {', '.join(recomputed.names[:_SHOWN])}{hidden}")
     foreign = {name: count for name, count in graph.calls().items() if not name.startswith("aten.")}
     if foreign:
         lines.append("  not torch's own operators, run as they are: " + ", ".join(f"{name} {count}" for name, count in [*foreign.items()][:_SHOWN]))
     lines += [f"  by eager torch: {cut(words, _WIDTH)}" for words in graph.by_eager]
     if graph.ended:
-        where = "" if graph.site is None else f" at {graph.site.source_line() or graph.site.function}    {graph.site.short()}"
-        lines.append(f"  ended{where}")
+        place = "" if graph.site is None else f" at {graph.site.source_line() or graph.site.function}    {graph.site.short()}"
+        lines.append(f"  ended{place}")
         lines += [f"    {line}" for line in graph.ended.splitlines() if line.strip()]
     return lines
 
 
 def torch_report(network: Any) -> TorchReport:
-    """Return what ``torch.compile(..., backend="foreshape")`` made of a network.
+    """Return the report of a network compiled by ``torch.compile(..., backend="foreshape")``.
 
     Args:
-        network: a module or a function as `torch.compile` returned it, or a module compiled in place, that was called.
+        network: a module or a function as `torch.compile` returned it, or a module compiled in place; called at least once.
 
     Raises:
         SchemaError: it is not compiled, by this backend, or was not called yet.

@@ -48,7 +48,7 @@ _FUNCTIONS: Final[WeakValueDictionary[int, TorchFunction]] = WeakValueDictionary
 
 
 class TorchOperator(Operator):
-    """Out = a function of torch of the tensors X; it is known to the process that has traced it, and no file brings one."""
+    """Out = a function of torch of the tensors X; it is known to the process of its trace alone, and no file brings one."""
 
     type = "torch_operator"
     gradient = NOT_WRITTEN
@@ -80,12 +80,12 @@ class TorchOperator(Operator):
 
     def kernel(self, X: list[Tensor], Sizes: list[Any]) -> Sequence[Tensor]:
         function = self.traced
-        made = function_of(function.kernel, len(X) + len(Sizes))(*X, *Sizes)
-        return [made] if function.places is None else [made[at] for at in function.places]
+        results = function_of(function.kernel, len(X) + len(Sizes))(*X, *Sizes)
+        return [results] if function.places is None else [results[index] for index in function.places]
 
 
 class TorchRandomOperator(TorchOperator):
-    """The same for a function that draws random numbers, from torch's own generator, or does something else besides its results: their order is kept."""
+    """The same with random numbers of torch's own generator, or with effects besides its results: such calls keep their order."""
 
     type = "torch_random_operator"
     gradient = NOT_WRITTEN

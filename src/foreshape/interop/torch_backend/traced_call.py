@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from foreshape.core.dims import Size
 from foreshape.core.spec import Spec
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
@@ -30,10 +29,10 @@ class TracedCall:
 
     Args:
         node: of a graph.
-        value: what stands for an argument: a variable, an open size, or a value of Python.
+        value: from an argument to its variable, its open size, or the value of Python itself.
 
     Attributes:
-        tensors, sizes: the variables that it reads, in the order of the record's operands.
+        tensors, sizes: the variables read by it, in the order of the record's operands.
         words: the call as a person reads it.
     """
 
@@ -42,13 +41,13 @@ class TracedCall:
         self.tensors: list[Variable] = []
         self.sizes: list[Variable] = []
         self._numbers: dict[int, Variable] = {}
-        for given in (*node.args, *node.kwargs.values()):
-            self._collect(given)
+        for argument in (*node.args, *node.kwargs.values()):
+            self._collect(argument)
         self._constants = 0
-        self.arguments = tuple([self._part(one) for one in node.args])
-        self.keywords = tuple([(key, self._part(one)) for key, one in node.kwargs.items()])
-        shown = ", ".join([*map(self._shown, node.args), *(f"{key}={self._shown(one)}" for key, one in node.kwargs.items())])
-        words = f"{node.target}({shown})"
+        self.arguments = tuple([self._part(item) for item in node.args])
+        self.keywords = tuple([(key, self._part(item)) for key, item in node.kwargs.items()])
+        text = ", ".join([*map(self._words, node.args), *(f"{key}={self._words(item)}" for key, item in node.kwargs.items())])
+        words = f"{node.target}({text})"
         self.words = words if len(words) <= _SHOWN else words[: _SHOWN - 3] + "..."
 
     def function(self, results: tuple[Spec, ...], traced: Sequence[Any]) -> TorchFunction:
@@ -61,16 +60,16 @@ class TracedCall:
         target, value = self.node.target, self.node.meta["val"]
         name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::") or getattr(target, "__name__", "function")
         alone = isinstance(value, torch.Tensor)
-        nested = not alone and any(is_list(one) for one in value or ())
+        nested = not alone and any(is_list(item) for item in value or ())
         function = _Flat(target) if nested else _function(target)
         call = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
-        places = tuple([at for at, one in enumerate(traced) if one is not None])
+        places = tuple([index for index, item in enumerate(traced) if item is not None])
         operand = self._dying(results[0]) if alone else None
         written = None if operand is None else self._written(name, operand)
-        orders = {at: _order(traced[at]) for at in places}
+        orders = {index: _order(traced[index]) for index in places}
         effects = Effects(
             views=dict.fromkeys(places, 0) if is_view(target) and self.tensors else {},
-            layouts={at: "strided" for at, order in orders.items() if order is None},
+            layouts={index: "strided" for index, order in orders.items() if order is None},
             result_order=orders,
             takes_over=None if written is None or operand is None else (0, operand),
         )
@@ -84,50 +83,50 @@ class TracedCall:
             in_place = getattr(torch._C.TensorBase, f"{name}_", None)
             if in_place is not None and _variant(target, f"{name}_") is not None:
                 return CallRecord(NamedConstant(f"{_identifier(name)}_", in_place), self.arguments, self.keywords)
-        other = _variant(target, name)
-        if other is None:
+        variant = _variant(target, name)
+        if variant is None:
             return None
-        keyword = next(one.name for one in other._schema.arguments if one.is_out)
-        return CallRecord(NamedConstant(_identifier(name), other._op), self.arguments, (*self.keywords, (keyword, NumberedOperand(operand))))
+        keyword = next(item.name for item in variant._schema.arguments if item.is_out)
+        return CallRecord(NamedConstant(_identifier(name), variant._op), self.arguments, (*self.keywords, (keyword, NumberedOperand(operand))))
 
     # --- arguments
 
-    def _collect(self, given: Any) -> None:
-        value = self.value(given) if isinstance(given, torch.fx.Node) else None
+    def _collect(self, argument: Any) -> None:
+        value = self.value(argument) if isinstance(argument, torch.fx.Node) else None
         if isinstance(value, Variable):
-            if not any(one is value for one in self.tensors):
+            if not any(item is value for item in self.tensors):
                 self.tensors.append(value)
         elif isinstance(value, (OpenSize, OpenFloat, OpenQuotient)):
             variable = self._numbers.get(id(value)) or _number_variable(value)
             self._numbers[id(value)] = variable
-            if not any(one is variable for one in self.sizes):
+            if not any(item is variable for item in self.sizes):
                 self.sizes.append(variable)
-        elif is_list(given):
-            for one in given:
-                self._collect(one)
+        elif is_list(argument):
+            for item in argument:
+                self._collect(item)
 
-    def _part(self, given: Any) -> Part:
-        value = self.value(given)
+    def _part(self, argument: Any) -> Part:
+        value = self.value(argument)
         if isinstance(value, Variable):
             return NumberedOperand(_place(value, self.tensors))
         if isinstance(value, (OpenSize, OpenFloat, OpenQuotient)):
             number = "int" if isinstance(value, OpenSize) else "float"
             return CallRecord(StepName(number), (NumberedOperand(len(self.tensors) + _place(self._numbers[id(value)], self.sizes)),))
-        if is_list(given):
-            return TupleRecord(tuple([self._part(one) for one in given]))
+        if is_list(argument):
+            return TupleRecord(tuple([self._part(item) for item in argument]))
         if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
             return value
         self._constants += 1
         return NamedConstant(f"c{self._constants}_", value)
 
-    def _shown(self, given: Any) -> str:
-        value = self.value(given)
+    def _words(self, argument: Any) -> str:
+        value = self.value(argument)
         if isinstance(value, Variable):
             return value.name
         if isinstance(value, OpenSize):
             return str(value.size)
-        if is_list(given):
-            return f"[{', '.join(map(self._shown, given))}]"
+        if is_list(argument):
+            return f"[{', '.join(map(self._words, argument))}]"
         return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
     # --- memory
@@ -138,11 +137,11 @@ class TracedCall:
         if torch.Tag.pointwise not in getattr(target, "tags", ()):
             return None
         traced = self.node.meta["val"]
-        for one in self.node.all_input_nodes:
-            value = self.value(one)
-            if not isinstance(value, Variable) or value.spec != result or one.op != "call_function" or next(reversed(one.users)) is not self.node:
+        for item in self.node.all_input_nodes:
+            value = self.value(item)
+            if not isinstance(value, Variable) or value.spec != result or item.op != "call_function" or next(reversed(item.users)) is not self.node:
                 continue
-            if _strides(one.meta["val"]) == _strides(traced):
+            if _strides(item.meta["val"]) == _strides(traced):
                 return _place(value, self.tensors)
         return None
 
@@ -153,8 +152,8 @@ class _Flat:
     def __init__(self, function: Any) -> None:
         self.function = function
 
-    def __call__(self, *arguments: Any, **named: Any) -> list[Any]:
-        return pytree().tree_flatten(self.function(*arguments, **named))[0]
+    def __call__(self, *arguments: Any, **keywords: Any) -> list[Any]:
+        return pytree().tree_flatten(self.function(*arguments, **keywords))[0]
 
 
 def is_view(target: Any) -> bool:
@@ -162,7 +161,7 @@ def is_view(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
     if schema is None:
         return False
-    return schema.name in _HIDDEN_VIEWS or any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
+    return schema.name in _HIDDEN_VIEWS or any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns)
 
 
 def is_random(node: Any) -> bool:
@@ -178,7 +177,7 @@ def _number_variable(value: Any) -> Variable:
 
 
 def _place(variable: Variable, among: Sequence[Variable]) -> int:
-    return next(at for at, one in enumerate(among) if one is variable)
+    return next(index for index, item in enumerate(among) if item is variable)
 
 
 def _identifier(name: str) -> str:
@@ -186,7 +185,7 @@ def _identifier(name: str) -> str:
 
 
 def _order(tensor: Any) -> Order | None:
-    """Return the order of the axes of a contiguous tensor; None for others."""
+    """Return the order of the axes of a contiguous tensor; None for plain."""
     return tuple(range(tensor.dim())) if tensor.is_contiguous() else None
 
 
@@ -195,30 +194,30 @@ def _strides(tensor: Any) -> list[str]:
 
 
 def _function(target: Any) -> Any:
-    """Return torch's function for Python of an operator, which takes half the time of a call of the operator; otherwise the operator."""
+    """Return torch's function for Python of an operator, with half the time of a call of the operator; otherwise the operator."""
     schema = getattr(target, "_schema", None)
     if schema is None:
         return target
     space, name = schema.name.split("::")
-    if space == "aten" and not any("?[]" in str(one.type) or str(one.type) == "List[Optional[Tensor]]" for one in schema.arguments):
+    if space == "aten" and not any("?[]" in str(item.type) or str(item.type) == "List[Optional[Tensor]]" for item in schema.arguments):
         functions = torch._C._VariableFunctions
         if name in ("view", "_unsafe_view"):
             return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
         for owner in (functions, torch._C._nn, torch._C.TensorBase):
-            found = getattr(owner, name, None)
-            if found is not None and callable(found):
-                return found
+            function = getattr(owner, name, None)
+            if function is not None and callable(function):
+                return function
     return target._op
 
 
 def _variant(target: Any, name: str) -> Any:
-    """Return the operator ``name`` with the arguments of another one, which changes its first operand or has one for its result; None if there is none."""
-    wanted = [(one.name, str(one.type)) for one in target._schema.arguments]
+    """Return the operator ``name`` with the arguments of another one and its result in its first operand or in one of its own; None if there is none."""
+    arguments = [(item.name, str(item.type)) for item in target._schema.arguments]
     packet = getattr(torch.ops.aten, name, None) if target.namespace == "aten" else None
     for overload in packet.overloads() if packet is not None else ():
         schema = getattr(packet, overload)._schema
-        outs = sum(one.is_out for one in schema.arguments)
-        if outs == (not name.endswith("_")) and schema.is_mutable and [(one.name, str(one.type)) for one in schema.arguments if not one.is_out] == wanted:
+        outs, plain = sum(item.is_out for item in schema.arguments), [(item.name, str(item.type)) for item in schema.arguments if not item.is_out]
+        if outs == (not name.endswith("_")) and schema.is_mutable and plain == arguments:
             return getattr(packet, overload)
     return None
 
@@ -230,15 +229,15 @@ def work_of_node(node: Any) -> int | None:
     if formula is None:
         return None
     try:
-        return int(formula(*map(_example, node.args), **{key: _example(one) for key, one in node.kwargs.items()}, out_val=_example(node.meta["val"]))) // 2
+        return int(formula(*map(_example, node.args), **{key: _example(item) for key, item in node.kwargs.items()}, out_val=_example(node.meta["val"]))) // 2
     except Exception:  # a formula of torch's that does not take this call: an estimate stops nothing
         return None
 
 
 def workspace_of_node(node: Any) -> int:
-    """Return the bytes that torch's kernel of a node takes and gives back, at the sizes of the example."""
+    """Return the bytes of the workspace of torch's kernel of a node, at the sizes of the example."""
     name = str(getattr(getattr(node.target, "_schema", None), "name", "")).removeprefix("aten::")
-    return workspace(name, [_example(one) for one in node.args], _example(node.meta["val"])) if name in WITH_WORKSPACE else 0
+    return workspace(name, [_example(item) for item in node.args], _example(node.meta["val"])) if name in WITH_WORKSPACE else 0
 
 
 def _example(value: Any) -> Any:
@@ -249,7 +248,7 @@ def _example(value: Any) -> Any:
         return torch.empty_strided([*map(hinted, value.shape)], [*map(hinted, value.stride())], dtype=value.dtype, device="meta")
     if isinstance(value, torch.SymInt):
         return hinted(value)
-    return [_example(one) for one in value] if is_list(value) else value
+    return [_example(item) for item in value] if is_list(value) else value
 
 
 def hinted(size: Any) -> int:

@@ -15,12 +15,12 @@ _PRECISIONS: Final = ("fp32", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CompileOptions:
     """The options.
 
     Attributes:
         memory: the most bytes of a graph's plan, its inputs and parameters included; None for no limit.
-        recompute: the bytes beside the inputs to come down to by values computed again; None for what costs little time; 0 for nothing at all.
+        recompute: the bytes beside the inputs to come down to by values computed again; None for all those that cost little time; 0 for nothing at all.
         precision: "bf16" for products as under ``torch.autocast``, otherwise as the network has it.
     """
 
@@ -30,19 +30,19 @@ class Settings:
     precision: str = "fp32"
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None, mode: str | None) -> Settings:
+    def parsed(cls, options: Mapping[str, Any] | None, mode: str | None) -> CompileOptions:
         """Return the settings of ``torch.compile``'s arguments. Raises `SchemaError` for unknown names and values."""
         if mode is not None and mode != "default":
             raise SchemaError(f"the mode {mode!r} of torch.compile is inductor's; here options={{...}} takes {', '.join(_NAMES)}")
-        given = dict(options or {})
-        for name in given:
+        values = dict(options or {})
+        for name in values:
             if name not in _NAMES:
                 raise SchemaError(f"torch.compile's option {name!r} is not known here{did_you_mean(name, _NAMES)}; the options are {', '.join(_NAMES)}")
-        precision = given.get("precision", "fp32")
+        precision = values.get("precision", "fp32")
         if precision not in _PRECISIONS:
             raise SchemaError.one_of("the option precision", _PRECISIONS, precision)
-        wish = given.get("recompute", "auto")
-        memory = given.get("memory")
+        wish = values.get("recompute", "auto")
+        memory = values.get("memory")
         return cls(
             None if memory is None else bytes_of(memory),
             None if wish in ("auto", "never") else bytes_of(wish),

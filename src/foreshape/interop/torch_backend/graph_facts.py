@@ -1,10 +1,10 @@
-"""`GraphRecord`: what is known of one graph of ``torch.compile``, for its report; and the records by the call of ``torch.compile`` that made them."""
+"""`GraphFacts`: the facts of one graph of ``torch.compile`` for its report; and the records of each call of ``torch.compile``."""
 
 from __future__ import annotations
 
 import inspect
 import os
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -18,7 +18,7 @@ from foreshape.language.program.call_site import CallSite
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class GraphRecord:
+class GraphFacts:
     """One graph.
 
     Attributes:
@@ -43,7 +43,7 @@ class GraphRecord:
         return [part.graph.program for part in (self.forward, self.backward) if part is not None]
 
     def calls(self) -> dict[str, int]:
-        """Return torch's operators that run as torch's own calls -> their number."""
+        """Return torch's operators -> the number of their calls."""
         out: dict[str, int] = {}
         for part in (self.forward, self.backward):
             for name, count in part.graph.calls.items() if part is not None else ():
@@ -71,37 +71,37 @@ class GraphRecord:
         return out
 
 
-_Records = WeakKeyDictionary[Any, list["ref[GraphRecord]"]]
+_Records = WeakKeyDictionary[Any, list["ref[GraphFacts]"]]
 """Records live as long as torch keeps their graphs."""
 _BY_CONTEXT: Final[_Records] = WeakKeyDictionary()
 """A call of ``torch.compile`` -> the records of its graphs."""
 _BY_CODE: Final[_Records] = WeakKeyDictionary()
-"""The code of a function or of a module's ``forward`` -> the records of its graphs: torch takes those of one module for another of its class."""
+"""The code of a function or of a module's ``forward`` -> the records of its graphs: torch takes the ones of a module for another of its class."""
 
 
-def new_record(graph: Any, name: str) -> GraphRecord:
-    """Return the record of a graph that Dynamo has just traced, listed under the call of ``torch.compile`` on the stack."""
+def new_record(graph: Any, name: str) -> GraphFacts:
+    """Return the record of a graph just traced by Dynamo, listed under the call of ``torch.compile`` on the stack."""
     reason = getattr(graph, "compile_subgraph_reason", None)
-    made = GraphRecord(name)
+    record = GraphFacts(name)
     if reason is not None and reason.graph_break:
-        made.ended = str(reason.reason).strip()
+        record.ended = str(reason.reason).strip()
         frames = [frame for frame in reason.user_stack if not of_torch(frame.filename)]
-        made.site = CallSite(frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else None
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        record.site = CallSite(frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else None
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "compile_wrapper" and os.path.basename(frame.f_code.co_filename) == "eval_frame.py":
-            _BY_CONTEXT.setdefault(frame.f_locals["self"], []).append(ref(made))
+            _BY_CONTEXT.setdefault(frame.f_locals["self"], []).append(ref(record))
             code = _code_of(frame.f_locals["fn"])
             if code is not None:
-                _BY_CODE.setdefault(code, []).append(ref(made))
+                _BY_CODE.setdefault(code, []).append(ref(record))
         frame = frame.f_back
-    return made
+    return record
 
 
-def forget_record(record: GraphRecord) -> None:
+def forget_record(record: GraphFacts) -> None:
     """Take a record out of the lists."""
     for records in (*_BY_CONTEXT.values(), *_BY_CODE.values()):
-        records[:] = [one for one in records if one() not in (record, None)]
+        records[:] = [entry for entry in records if entry() not in (record, None)]
 
 
 def forget_all() -> None:
@@ -110,20 +110,21 @@ def forget_all() -> None:
     _BY_CODE.clear()
 
 
-def records_of(compiled: Any) -> list[GraphRecord] | None:
-    """Return the records of what ``torch.compile`` returned, or of a module that it compiled in place; None where it is neither."""
+def records_of(compiled: Any) -> list[GraphFacts] | None:
+    """Return the records of a result of ``torch.compile``, or of a module compiled in place; None where it is neither."""
     function = getattr(compiled, "_compiled_call_impl", None) or getattr(compiled, "forward", compiled)
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    cells = dict(zip(names, getattr(function, "__closure__", None) or (), strict=False))
-    if "self" not in cells or "fn" not in cells:
+    names: Sequence[str] = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells: Sequence[Any] = getattr(function, "__closure__", None) or ()
+    closure = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False) if name in ("self", "fn")}
+    if len(closure) != 2 or not hasattr(function, "_torchdynamo_orig_callable"):
         return None
-    code = _code_of(cells["fn"].cell_contents)
-    listed = _BY_CONTEXT.get(cells["self"].cell_contents) or (_BY_CODE.get(code) if code is not None else None) or []
-    return [record for one in listed if (record := one()) is not None]
+    code = _code_of(closure["fn"])
+    listed = _BY_CONTEXT.get(closure["self"]) or (_BY_CODE.get(code) if code is not None else None) or []
+    return [record for entry in listed if (record := entry()) is not None]
 
 
 def _code_of(function: Any) -> Any:
     """Return the code of a function, or of the ``forward`` of a module whose call it is."""
     function = inspect.unwrap(function)
-    module = getattr(function, "__self__", None)
-    return getattr(getattr(type(module), "forward", function) if module is not None else function, "__code__", None)
+    module: object = getattr(function, "__self__", None)
+    return getattr(function if module is None else getattr(module.__class__, "forward", function), "__code__", None)
