@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
 from foreshape.core.spec import Spec
@@ -20,6 +21,8 @@ from foreshape.machine.kernels.fused import Effects, FusedKernel, Order
 
 _SHOWN: Final = 160
 """Characters of a call in a program at most."""
+_BUILT_IN: Final = BuiltinFunctionType, MethodDescriptorType
+"""torch's functions of Python with the arguments of operators, and not its own code in Python."""
 _HIDDEN_VIEWS: Final = frozenset({"aten::_unsafe_view", "aten::_reshape_alias", "aten::lift", "aten::lift_fresh"})
 """Operators whose results lie in the memory of an operand, and whose schema does not say so."""
 
@@ -80,8 +83,8 @@ class TracedCall:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
         target = self.node.target
         if self.arguments[0] == NumberedOperand(operand):
-            in_place = getattr(torch._C.TensorBase, f"{name}_", None)
-            if in_place is not None and _variant(target, f"{name}_") is not None:
+            in_place = getattr(torch.Tensor, f"{name}_", None)
+            if isinstance(in_place, _BUILT_IN) and _variant(target, f"{name}_") is not None:
                 return CallRecord(NamedConstant(f"{_identifier(name)}_", in_place), self.arguments, self.keywords)
         variant = _variant(target, name)
         if variant is None:
@@ -200,12 +203,11 @@ def _function(target: Any) -> Any:
         return target
     space, name = schema.name.split("::")
     if space == "aten" and not any("?[]" in str(item.type) or str(item.type) == "List[Optional[Tensor]]" for item in schema.arguments):
-        functions = torch._C._VariableFunctions
         if name in ("view", "_unsafe_view"):
             return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
-        for owner in (functions, torch._C._nn, torch._C.TensorBase):
+        for owner in (torch, torch.nn.functional, torch.Tensor):
             function = getattr(owner, name, None)
-            if function is not None and callable(function):
+            if isinstance(function, _BUILT_IN):
                 return function
     return target._op
 
