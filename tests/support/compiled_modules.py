@@ -405,3 +405,17 @@ class Casted(nn.Module):
         with torch.autocast("cpu", torch.bfloat16):
             h = torch.relu(self.a(x))
         return self.b(h.float())
+
+
+@case(floats(3))
+class Fixed(nn.Module):
+    """A graph that reads no input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        table = torch.arange(6.0).view(2, 3) * 2
+        torch._dynamo.graph_break()
+        return self.layer(x)[:1] + table

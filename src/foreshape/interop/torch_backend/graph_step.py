@@ -111,13 +111,14 @@ class CompiledGraph:
                 self._take_sizes(key, tensors)
         elif not self._seen:
             self._take_sizes((), tensors)
+        taken = (tensors,) if tensors else ()
         try:
             with _below_autograd():
                 if modes.is_set():
                     with modes.left_out(None):
-                        results = self._function(tensors)
+                        results = self._function(*taken)
                 else:
-                    results = self._function(tensors)
+                    results = self._function(*taken)
         except Exception as error:
             note_line(error)
             raise
