@@ -16,7 +16,9 @@ from support.survival import checked_words
 import foreshape as fs
 from foreshape import layer
 from foreshape.core.spec import tensor
-from foreshape.interop.compiled_file import HEAD, CompiledFile
+from foreshape.interop import compiled_head
+from foreshape.interop.compiled_file import CompiledFile
+from foreshape.interop.compiled_head import HEAD
 from foreshape.machine.kernels.onednn_library import library
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -138,3 +140,60 @@ def test_constants_outside_of_the_file(whole: Path, tmp_path: Path):
     for begin, nbytes in ((0, 1 << 39), (1 << 39, 4), (1, 4), (len(constants) // 64 * 64 + 64, 4)):
         description["constants"][0] = [begin, nbytes]
         assert "a constant lies at" in refuses(tmp_path / "out.compiled", sealed(description, constants))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled program, without the network itself."""
+    folder = tmp_path_factory.mktemp("program")
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x, scope = layer.data("x", shape=["batch", "time", 4]), fs.Scope()
+        out = layer.softmax(layer.fc(layer.cumsum(layer.lstm(x, 3)[0], axis=1), 5, flatten_last=1))
+        fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
+        fs.save_inference_model(folder / "net", [x], [out], scope=scope)
+    assert fs.compile_model(folder / "net").kernels == []
+    for ending in (".pdmodel", ".pdiparams"):
+        (folder / f"net{ending}").unlink()
+    return folder / "net.compiled"
+
+
+def refuses_to_open(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    with pytest.raises(fs.FormatError) as found:
+        fs.Predictor(path).run(np.ones((1, 2, 4), "float32"))
+    checked_words(found.value)
+    return str(found.value)
+
+
+@pytest.mark.parametrize("least", [0, 1 << 20], ids=["compared by a thread", "compared at once"])
+def test_a_damaged_program(least: int, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiled_head, "_AT_ONCE", least)
+    data, of = program.read_bytes(), random.Random(4)
+    begin = len(data) - len(parts(data)[1])
+    for length in (16, 63, 96, begin - 1, begin, begin + 1, len(data) - 1, *of.sample(range(17, len(data)), 20)):
+        assert "is no whole compiled network" in refuses_to_open(tmp_path / "cut.compiled", data[:length])
+    for at in [*range(8 * 16, HEAD.size * 8, 31), *of.sample(range(HEAD.size * 8, 8 * len(data)), 60), 8 * len(data) - 3]:
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        refuses_to_open(tmp_path / "flipped.compiled", bytes(flipped))
+
+
+def test_changed_programs(program: Path, tmp_path: Path):
+    found = changed(100, 1, program, tmp_path)
+    assert found["refused"] + found["ran"] == 100 and found["refused"] > 40 and found["ran"] > 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_many_changed_programs(seed: int, program: Path, tmp_path: Path):
+    changed(3000, seed, program, tmp_path)
+
+
+def test_parameters_of_a_program_outside_of_the_file(program: Path, tmp_path: Path):
+    description, constants = parts(program.read_bytes())
+    for place in (1, 1 << 35, len(constants) // 64 * 64 + 64):
+        description["parameters"][0][3] = place
+        assert "a constant lies at" in refuses_to_open(tmp_path / "out.compiled", sealed(description, constants))
+    description["params"] = "../net.pdiparams"
+    description["parameters"][0][3] = 0
+    assert "is no name of a file beside it" in refuses_to_open(tmp_path / "out.compiled", sealed(description, constants))

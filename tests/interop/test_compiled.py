@@ -16,7 +16,7 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.interop import compiled_file
+from foreshape.interop import compiled_head
 from foreshape.interop.compiled_file import CompiledFile
 from foreshape.machine.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, Library, library
 
@@ -125,7 +125,7 @@ def changed(path: Path) -> None:
 MISFITS = {
     "another size": (lambda path, patch: None, "not compiled for x \\[1, 3, 8, 8\\]"),
     "changed parameters": (lambda path, patch: changed(path), "net.pdiparams has changed"),
-    "another version": (lambda path, patch: patch.setattr(compiled_file, "VERSION", "9.9"), "compiled by foreshape"),
+    "another version": (lambda path, patch: patch.setattr(compiled_head, "VERSION", "9.9"), "compiled by foreshape"),
     "without the library": (lambda path, patch: patch.setenv(SWITCH, "torch"), "oneDNN's library is not there"),
     "another machine": (lambda path, patch: patch.setattr(Library, "identity", lambda self: "0"), "and here is 0"),
     "another kernel": (lambda path, patch: patch.setattr(Library, "layout", lambda self, of: []), "orders the weight otherwise"),
@@ -168,29 +168,27 @@ def test_other_numbers_go_to_the_network_itself(net: Path):
         assert same(compiled(np.ones((1, 3, 16, 12))), fs.Predictor(net)(np.ones((1, 3, 16, 12), np.float32)))
 
 
-def refused(make: Any, *sizes: dict[str, list[int]]) -> str:
-    with pytest.raises(fs.ForeshapeError) as found:
-        make()
-        fs.compile_model("net", sizes)
-    assert not os.path.exists("net.compiled")
-    return f"{type(found.value).__name__}: {found.value}"
-
-
-def test_what_is_not_compiled_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_network_that_is_no_series_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     x, ids = layer.data("x", shape=["n", 4]), layer.data("ids", shape=["n", 1], dtype="int64")
     hidden = layer.fc(x, 3)
     fs.Executor(seed=1).run(fs.default_startup_program())
 
-    def save(feeds: Any, out: Any) -> Any:
-        return lambda: fs.save_inference_model("net", feeds, [out])
+    def reason(feeds: Any, out: Any, *sizes: dict[str, list[int]]) -> str:
+        fs.save_inference_model("net", feeds, [out])
+        made = fs.compile_model("net", sizes)
+        assert made.kernels == [] and made.difference == 0.0
+        return made.reason
 
-    assert "ExecutionError" in (words := refused(save([x], layer.cumsum(hidden)), {"x": [2, 4]})) and "needs cumsum" in words
-    assert "x is f32[n, 4]; a network is compiled for sizes" in refused(save([x], hidden))
-    words = "a network is compiled for dense inputs of fp32; an encoder of padded texts with ragged=, or --ragged"
-    assert f"ids is i64[2, 1]; {words}" in refused(save([ids], layer.one_hot(ids, 3)), {"ids": [2, 1]})
+    assert reason([x], layer.cumsum(hidden), {"x": [2, 4]}) == "besides 1 series of oneDNN's kernels it needs cumsum, scale"
+    assert "x is f32[n, 4], and a series is for sizes" in reason([x], hidden)
+    assert "ids is i64[2, 1], and a series takes dense inputs of fp32" in reason([ids], layer.one_hot(ids, 3), {"ids": [2, 1]})
     tokens = layer.data("tokens", shape=["tokens"], dtype="int64", lod_level=1)
-    assert words in refused(save([tokens], layer.one_hot(tokens, 3)))
+    assert "a series takes dense inputs" in reason([tokens], layer.one_hot(tokens, 3))
+    monkeypatch.setenv(SWITCH, "torch")
+    assert "oneDNN's own library is not there" in reason([x], hidden, {"x": [2, 4]})
+    with pytest.raises(fs.SchemaError, match="is compiled already"):
+        fs.compile_model("net.compiled")
 
 
 def test_the_command(net: Path, tmp_path: Path):

@@ -17,11 +17,15 @@ from foreshape.compiler.lowering.threads import threads_for
 from foreshape.core.spec import FP32
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.version import VERSION
-from foreshape.errors import ExecutionError, SchemaError, border
-from foreshape.interop.compiled_file import ENDING, FORMAT, CompiledFile, CompiledModel, SourceFile, digest_of, rounded, write_compiled
+from foreshape.errors import ExecutionError, ForeshapeError, SchemaError, border
+from foreshape.interop.compiled_file import CompiledFile, CompiledModel
+from foreshape.interop.compiled_head import ENDING, FORMAT, PROGRAM, SourceFile, is_compiled, rounded, write_compiled
+from foreshape.interop.compiled_program import write_program
 from foreshape.interop.compiled_texts import CompiledTexts, write_texts
-from foreshape.interop.inference import load_inference_model, parameters_of
+from foreshape.interop.example_feed import example_feed
+from foreshape.interop.inference import load_inference_model, values_of
 from foreshape.interop.model import InferenceModel
+from foreshape.interop.parameters import Stored, parameters_of, stored_array
 from foreshape.interop.program_files import find_program, holds_onnx
 from foreshape.interop.ragged_model import Ragged, unpad_settings
 from foreshape.interop.row_program import StepsUnknown
@@ -41,14 +45,25 @@ _SEEN = 8
 
 
 class Compiled(NamedTuple):
-    """A compiled network: the path of its file, its bytes, the number of kernels of each size, and the largest difference to the network's own results,
-    by their largest element.
+    """A compiled network.
+
+    Attributes:
+        path: of its file.
+        nbytes: of its file.
+        kernels: the number of kernels of each size; of a program, whose kernels are made at the opening, none.
+        difference: the largest difference to the network's own results, by their largest element; None where no feed to compare them was made.
+        reason: of a program: why it is not a series of kernels, in words.
     """
 
     path: str
     nbytes: int
     kernels: list[int]
-    difference: float
+    difference: float | None
+    reason: str = ""
+
+
+class NoSeries(ExecutionError):
+    """The error for a network that is not a single series of oneDNN's kernels."""
 
 
 @border("the network cannot be compiled", ExecutionError)
@@ -61,65 +76,109 @@ def compile_model(
     threads: int | None = None,
     ragged: Ragged | None = None,
 ) -> Compiled:
-    """Write a network to one file, read, inferred, fused, and packed for oneDNN's kernels on this machine.
+    """Write a network to one file, read and inferred; with sizes, and where its whole step is one series of kernels, fused and packed for this machine.
 
-    `Predictor` and ``foreshape run`` open the file as a network. They run it without torch for these sizes. For other sizes, on another machine and after a
-    change of the network's files they open the network itself, beside it.
+    `Predictor` and ``foreshape run`` open the file as a network. A series runs without torch for these sizes. For other sizes, on another machine and after a
+    change of the network's files they open the network itself, beside it. Any other network is kept as a program with its parameters, for all sizes and
+    machines: its steps are prepared at the opening, with torch.
 
     With ``ragged`` the network is an encoder of padded texts, proved to need no padding. `Embedder` opens the file without the proof and without
     torch, for texts of any length and on any machine.
 
     Args:
         path: as for `load_inference_model`.
-        shapes: sizes: input -> dims, several of them in turn; nothing for a network of fixed sizes.
+        shapes: sizes: input -> dims, several of them in turn; nothing for a network of fixed sizes, or to keep the program.
         out: the file; by default the network's name with the ending ``.compiled``, beside it.
         params: the path of the parameter file, if named otherwise.
-        threads: of its kernels; by default as `Executor` chooses.
+        threads: of its kernels; by default as `Executor` chooses. A program takes those of its `Predictor`.
         ragged: of an ``.onnx`` of padded texts: the name of its mask, or the arguments of `unpad`. It has no ``shapes``, ``params`` or ``threads``.
 
     Raises:
-        FormatError: the network cannot be read, or the file not written. SchemaError: an input without a size, or of another element type than fp32.
-        ExecutionError: oneDNN's library is not installed, or has no kernel for a part of the network; the message names the part.
+        FormatError: the network cannot be read, or the file not written. SchemaError: it is compiled already; a size is of no input.
+        ShapeError: the network does not take a size. ExecutionError: a parameter has no value; with ``ragged``: as `RowRunner`.
         UnpadError: with ``ragged``: a masked row reaches a text's own rows or results, or may: with the op.
     """
-    onednn = library()
-    if onednn is None:
-        raise ExecutionError("a network is compiled for oneDNN's own library, which is not there: pip install 'foreshape[inference]'")
+    if is_compiled(path):
+        raise SchemaError(f"{os.fspath(path)} is compiled already; compile the network itself")
     program, default = find_program(path)
+    target = os.path.splitext(program)[0] + ENDING if out is None else os.fspath(out)
     if ragged is not None:
         if params is not None or threads is not None or [*shapes]:
             raise SchemaError("an encoder of texts is compiled for texts of any length, with any number of threads: no shapes, params or threads with ragged")
-        return _compile_texts(program, unpad_settings(ragged), os.path.splitext(program)[0] + ENDING if out is None else os.fspath(out))
+        return _compile_texts(program, unpad_settings(ragged), target)
     params_path: str | None = None if params is None else os.fspath(params)
     model = load_inference_model(path, None, Scope(), params_path)
-    all_shapes: list[Mapping[str, Sequence[int]]] = [*shapes] or [{}]
+    files = [SourceFile.at(p) for p in _sources(program, default if params_path is None else params_path, model)]
+    network = {"sources": files, "params": None if params_path is None else os.path.basename(params_path)}
+    models = [model.with_feed_shapes(size) for size in shapes] or [model]
+    try:
+        return _compile_kernels(target, model, models, network, Threads(threads).most())
+    except NoSeries as error:
+        return _compile_program(target, models, network, str(error))
+
+
+def _compile_kernels(target: str, model: InferenceModel, models: Sequence[InferenceModel], network: Mapping[str, Any], threads: int) -> Compiled:
+    """Compile the kernels of a network for some sizes. Raises `NoSeries`: they are not one series."""
+    onednn = library()
+    if onednn is None:
+        raise NoSeries("oneDNN's own library is not there: pip install 'foreshape[inference]'")
     constants = _Constants()
-    thread_limit = Threads(threads).most()
     sizes: list[dict[str, Any]] = []
     fetched: list[list[int]] = []
-    for size in all_shapes:
-        words, places = _size(model, size, onednn, constants, thread_limit)
+    for fixed in models:
+        words, places = _size(fixed, onednn, constants, threads)
         sizes.append(words)
         fetched.append(places)
-    result_names = dict(model.asked)
-    files = _sources(program, default if params_path is None else params_path, model)
     description: dict[str, Any] = {
         "format": FORMAT,
         "package": VERSION,
         "onednn": onednn.identity(),
-        "sources": _digests(files),
-        "params": None if params_path is None else os.path.basename(params_path),
+        **network,
         "inputs": model.feeds,
         "outputs": [v.name for v in model.fetches],
-        "asked": result_names,
+        "asked": dict(model.asked),
         "constants": constants.places,
         "sizes": sizes,
         "fetched": fetched,
     }
-    target = os.fspath(out) if out is not None else os.path.splitext(program)[0] + ENDING
     write_compiled(target, json.dumps(description, separators=(",", ":")).encode(), constants.places, map(_bytes, constants.tensors))
     difference = max(_difference(model, target, size) for size in sizes)
     return Compiled(target, os.path.getsize(target), [len(s["primitives"]) for s in sizes], difference)
+
+
+def _compile_program(target: str, models: Sequence[InferenceModel], network: Mapping[str, Any], reason: str) -> Compiled:
+    """Keep the program of a network, and compare its results with the network's.
+
+    Args:
+        models: the network, for each size.
+        network: its files.
+        reason: why it is not a series of kernels.
+    """
+    program, scope = models[0].open_program, models[0].scope
+    parameters = {name: variable for name, variable in parameters_of(program).items() if name in scope or variable.value is None}
+
+    def stored(name: str) -> Stored:
+        (value,) = values_of({name: parameters[name]}, scope).values()
+        return stored_array(value, parameters[name].spec.known_dtype)
+
+    write_program(target, PROGRAM, network, program, [*parameters], stored)
+    kept = load_inference_model(target, None, Scope())
+    differences: list[float] = []
+    for fixed in models:
+        feed = example_feed(fixed, fixed.feeds)
+        if feed is None:
+            continue
+        try:
+            references = frozen(fixed).run(feed)
+        except ForeshapeError:  # an example may be no input, such as the number of a row that is not there
+            continue
+        differences.append(_largest(frozen(kept).run(feed), references))
+    return Compiled(target, os.path.getsize(target), [], max(differences, default=None), reason)
+
+
+def frozen(model: InferenceModel) -> InferenceModel:
+    """Return a model that runs as a `Predictor` runs it."""
+    return InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True))
 
 
 def _compile_texts(program: str, settings: Mapping[str, Any], target: str) -> Compiled:
@@ -132,17 +191,13 @@ def _compile_texts(program: str, settings: Mapping[str, Any], target: str) -> Co
         itself = RowRunner(opened.program, names, opened.arrays)
     except StepsUnknown as error:
         raise ExecutionError(f"an encoder of texts is compiled if all of it runs without torch; {error}") from error
-    write_texts(target, opened, settings, _digests([program, *_external_files(program)]))
+    write_texts(target, opened, settings, [SourceFile.at(p) for p in (program, *_external_files(program))])
     written = CompiledTexts(target).open()
     compiled = RowRunner(written.program, names, written.arrays)
     specs = {name: opened.program.global_block.var(name).spec for name in itself.feeds}
     feed: dict[str, Any] = {name: numpy.zeros([5, *map(int, spec.known_dims[1:])], spec.known_dtype.numpy_name) for name, spec in specs.items()}
     difference = _largest(compiled.run(feed, [0, 2, 5]), itself.run(feed, [0, 2, 5]))
     return Compiled(target, os.path.getsize(target), [], difference)
-
-
-def _digests(files: Iterable[str]) -> list[SourceFile]:
-    return [SourceFile(os.path.basename(p), digest_of(p)) for p in files]
 
 
 def _sources(program: str, params: str, model: InferenceModel) -> list[str]:
@@ -198,19 +253,14 @@ def _bytes(tensor: Tensor) -> Any:
     return flat.reshape(-1).view(torch.uint8).numpy()
 
 
-def _size(
-    model: InferenceModel, shapes: Mapping[str, Sequence[int]], onednn: Library, constants: _Constants, thread_limit: int
-) -> tuple[dict[str, Any], list[int]]:
+def _size(fixed: InferenceModel, onednn: Library, constants: _Constants, thread_limit: int) -> tuple[dict[str, Any], list[int]]:
     """Return a network for one size in words of JSON, and the place of each of its results."""
-    fixed = model.with_feed_shapes(shapes) if shapes else model
     for name in fixed.feeds:
         spec = fixed.program.global_block.var(name).spec
         if spec.dtype is not FP32 or spec.lod is not None:
-            is_text = spec.lod is not None or (spec.dtype is not None and spec.dtype.is_integer)
-            texts = "; an encoder of padded texts with ragged=, or --ragged" if is_text else ""
-            raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for dense inputs of fp32{texts}")
-        if spec.dims is None or not all(isinstance(d, int) and d > 0 for d in spec.dims):
-            raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for sizes: give it one, as {name}=1,3,48,192")
+            raise NoSeries(f"its input {name} is {spec.text()}, and a series takes dense inputs of fp32")
+        if not spec.dims or not all(isinstance(d, int) and d > 0 for d in spec.dims):
+            raise NoSeries(f"its input {name} is {spec.text()}, and a series is for sizes, as {name}=1,3,48,192")
     names = [v.name for v in fixed.fetches]
     lowered = lower(for_step(fixed.program, tuple(names)).global_block, names, True, True)
     threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), thread_limit)
@@ -230,26 +280,24 @@ def _size(
             line = series.line(onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
             words = written_chain.write(line, onednn, dims, operands, constants.number)
     except LibraryError as error:
-        raise ExecutionError(f"oneDNN's library has no kernel for a part of the network: {error}") from error
+        raise NoSeries(f"oneDNN's library has no kernel for a part of it: {error}") from error
     results = call.writes()
     return words, [results.index(v) for v in lowered.fetches]
 
 
 def _one_series(lowered: Step, derived: Mapping[str, Any]) -> tuple[FusedCall, Series]:
-    """Return the only call of a step besides constants, and its series. Raises `ExecutionError` where there are others."""
+    """Return the only call of a step besides constants, and its series. Raises `NoSeries` where there are others."""
     calls = [i for i in lowered.calls if i.reads() or i.stores]
     matches = [(i, packed) for i in calls if isinstance(i, FusedCall) and isinstance(packed := derived.get(i.kernel.packed), Series)]
     counts = Counter(i.op.type for i in calls if all(i is not fused for fused, _ in matches))
     if counts or len(matches) != 1:
         words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
         remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
-        raise ExecutionError(
-            f"a network is compiled if all of it is one series of oneDNN's kernels; besides {len(matches)} series this one needs {words}{remainder}"
-        )
+        raise NoSeries(f"besides {len(matches)} series of oneDNN's kernels it needs {words}{remainder}" if words else f"it is {len(matches)} series")
     call, series = matches[0]
     missing = [v.name for v in lowered.fetches if v not in call.writes()]
     if missing:
-        raise ExecutionError(f"a network is compiled if its results are computed from its inputs; {missing[0]} is not")
+        raise NoSeries(f"its result {missing[0]} is not computed from its inputs")
     return call, series
 
 
@@ -280,8 +328,7 @@ def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> fl
         raise ExecutionError(f"{path} does not run here: {reason}")
 
     results = CompiledModel(CompiledFile(path), stop).run(feed)
-    references = InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True)).run(feed)
-    return _largest(results, references)
+    return _largest(results, frozen(model).run(feed))
 
 
 def _largest(results: Mapping[str, Any], references: Mapping[str, Any]) -> float:
