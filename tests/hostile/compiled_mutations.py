@@ -110,7 +110,8 @@ def main(path: str, seed: str, count: str, folder: str) -> None:
                 predictor(np.ones((1, 3, 4), np.float32))
             else:
                 for size in predictor._session.sizes:
-                    predictor({n: np.ones(dims, np.float32) for n, dims in size.items() if np.prod([float(d) for d in dims]) < 1 << 20})
+                    elements = predictor._session.elements
+                    predictor({n: np.ones(dims, elements[n]) for n, dims in size.items() if np.prod([float(d) for d in dims]) < 1 << 20})
             ran += 1
         except fs.ForeshapeError as error:
             checked_words(error)

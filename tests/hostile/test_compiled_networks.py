@@ -59,6 +59,24 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder / "net.compiled"
 
 
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled network of ids, with small computations beside its kernels, without the network itself."""
+    folder = tmp_path_factory.mktemp("steps")
+    with fs.program_guard(fs.Program(), fs.Program()):
+        ids, seen = layer.data("ids", shape=["n", 5], dtype="int64"), layer.data("seen", shape=["n", 5], dtype="int64")
+        scope, mask = fs.Scope(), layer.unsqueeze(layer.scale(layer.cast(seen, "float32"), 100.0, -100.0), [1, 2])
+        h = layer.embedding(layer.where(ids < 0, ids + 9, ids), [9, 8]) + layer.create_parameter([5, 8], "float32")
+        h = layer.layer_norm(h + layer.multi_head_attention(h, heads=2, mask=mask), begin_norm_axis=2)
+        out = layer.softmax(layer.fc(layer.concat([h[:, 0], layer.transpose(h, [0, 2, 1])[:, :, 1]], axis=1), 5))
+        fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
+        fs.save_inference_model(folder / "net", [ids, seen], [out], scope=scope)
+    assert fs.compile_model(folder / "net", [{"ids": [2, 5], "seen": [2, 5]}]).kernels[0] > 5
+    for ending in (".pdmodel", ".pdiparams"):
+        (folder / f"net{ending}").unlink()
+    return folder / "net.compiled"
+
+
 def refuses(path: Path, data: bytes) -> str:
     path.write_bytes(data)
     with pytest.raises(fs.FormatError) as found:
@@ -103,6 +121,52 @@ def test_many_changed_descriptions(seed: int, whole: Path, tmp_path: Path):
     changed(5000, seed, whole, tmp_path)
 
 
+def test_changed_steps(steps: Path, tmp_path: Path):
+    found = changed(100, 1, steps, tmp_path)
+    assert found["refused"] + found["ran"] == 100 and found["refused"] > 40 and found["ran"] > 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_many_changed_steps(seed: int, steps: Path, tmp_path: Path):
+    changed(5000, seed, steps, tmp_path)
+
+
+def of_kind(size: Any, kind: str) -> Any:
+    return next(step for step in size["steps"] if step[0] == kind)
+
+
+STEPS: dict[str, Any] = {
+    "an unknown kind": (lambda size: of_kind(size, "sum").__setitem__(0, "savetxt"), "must be 'series' or"),
+    "another function": (lambda size: of_kind(size, "compared").__setitem__(1, ["savetxt", -1]), "must be 'less' or"),
+    "a later operand": (lambda size: size["steps"][0][2].__setitem__(0, len(size["values"]) - 1), "is not computed before it"),
+    "a result twice": (lambda size: size["steps"][1].__setitem__(3, size["steps"][0][3]), "is there already"),
+    "a result behind all values": (lambda size: size["steps"][0].__setitem__(3, [len(size["values"])]), "is there already"),
+    "a wide result": (lambda size: size["values"][of_kind(size, "sum")[3][0]].__setitem__(1, [1 << 12, 1 << 12]), "it has no result"),
+    "other elements": (lambda size: size["values"][of_kind(size, "compared")[3][0]].__setitem__(0, "float64"), "and not float64"),
+    "a long constant": (lambda size: size["values"][size["constants"][0][0]].__setitem__(1, [1 << 20]), "bytes, and"),
+    "a constant as an input": (lambda size: size["constants"][0].__setitem__(0, 0), "value 0 is no constant"),
+    "no such series": (lambda size: of_kind(size, "series").__setitem__(1, [7]), "there is no series"),
+    "another series": (lambda size: of_kind(size, "series")[2].reverse(), "are not those of series"),
+    "an axis too many": (lambda size: of_kind(size, "transposed").__setitem__(1, [[0, 2, 1, 3]]), "does not fit its operands"),
+    "a wrong axis": (lambda size: of_kind(size, "joined").__setitem__(1, [9]), "does not fit its operands"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_that_do_not_fit(name: str, steps: Path, tmp_path: Path):
+    description, constants = parts(steps.read_bytes())
+    change, words = STEPS[name]
+    change(description["sizes"][0])
+    path = tmp_path / "changed.compiled"
+    path.write_bytes(sealed(description, constants))
+    ones = np.ones((2, 5), "int64")
+    with pytest.raises(fs.FormatError) as found:
+        fs.Predictor(path).run(ones, ones)
+    checked_words(found.value)
+    assert words in str(found.value), str(found.value)
+
+
 OUTSIDE = {
     "a place behind the memory": lambda size: size["primitives"][0][4][0].__setitem__(2, 1 << 30),
     "a result in the input": lambda size: next(p for p in size["primitives"][0][4] if p[0] == 17).__setitem__(1, 0),
@@ -119,12 +183,13 @@ OUTSIDE = {
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_what_would_lie_outside_of_the_memory(name: str, whole: Path, tmp_path: Path):
     description, constants = parts(whole.read_bytes())
-    OUTSIDE[name](description["sizes"][0])
+    (series,) = description["sizes"][0]["series"]
+    OUTSIDE[name](series)
     path = tmp_path / "outside.compiled"
     path.write_bytes(sealed(description, constants))
     predictor = fs.Predictor(path)
     with pytest.raises(fs.FormatError) as found:
-        predictor._session._chain(tuple(tuple(dims) for dims in description["sizes"][0]["given"])) or predictor({"x": [[]]})
+        predictor._session._steps_for(tuple(tuple(form.dims) for form in predictor._file.description.sizes[0].given)) or predictor({"x": [[]]})
     checked_words(found.value)
 
 

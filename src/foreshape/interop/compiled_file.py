@@ -26,11 +26,12 @@ from foreshape.interop.compiled_head import (
     other_version,
     source_file,
 )
+from foreshape.interop.compiled_steps import ArrayForm, CompiledSteps, StepsForm, steps_form
 from foreshape.interop.results import Results, feed_of
 from foreshape.language.wire.files import map_file
-from foreshape.machine.kernels.compiled_chain import CompiledChain, DoesNotFit
+from foreshape.machine.kernels.compiled_chain import DoesNotFit
 from foreshape.machine.kernels.onednn_library import library
-from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
+from foreshape.machine.kernels.written_chain import LARGEST
 from foreshape.machine.process.machine_memory import default_limit
 
 
@@ -45,7 +46,7 @@ class Description(NamedTuple):
         asked: the name of a result at the saving -> its name.
         constants: the begin of each, behind the description, and its bytes.
         sizes: the network for each size.
-        fetched: for each size, the place of each output among the results.
+        fetched: for each size, the value of each output.
     """
 
     package: str
@@ -56,7 +57,7 @@ class Description(NamedTuple):
     outputs: list[str]
     asked: dict[str, str]
     constants: list[tuple[int, int]]
-    sizes: list[CompiledSize]
+    sizes: list[StepsForm]
     fetched: list[list[int]]
 
 
@@ -70,8 +71,8 @@ _description = document(
     outputs=listing(text(), 1000, 1),
     asked=mapping(text()),
     constants=listing(series(lambda *pair: pair, count(0, LARGEST), count(1, LARGEST)), 1_000_000),
-    sizes=listing(compiled_size, 1000, 1),
-    fetched=listing(listing(count(0, 1000), 1000, 1), 1000, 1),
+    sizes=listing(steps_form, 1000, 1),
+    fetched=listing(listing(count(0, 100_000), 1000, 1), 1000, 1),
 )
 
 
@@ -112,7 +113,7 @@ class CompiledFile:
         if len(out.sizes) != len(out.fetched):
             raise FormatError("it has other results than sizes")
         for compiled, fetched in zip(out.sizes, out.fetched, strict=True):
-            if len(compiled.given) != len(out.inputs) or len(fetched) != len(out.outputs) or max(fetched) >= len(compiled.results):
+            if compiled.inputs != len(out.inputs) or len(fetched) != len(out.outputs) or max(fetched) >= len(compiled.values):
                 raise FormatError("a size is of other inputs or outputs than the network")
         return out
 
@@ -127,6 +128,15 @@ class CompiledFile:
 
         address = numpy.frombuffer(self._data, numpy.uint8).__array_interface__["data"][0] + self._begin
         return [(address + begin, nbytes) for begin, nbytes in self.description.constants]
+
+    def array(self, constant: int, form: ArrayForm) -> Any:
+        """Return a constant of this number as a read-only array over the file. Raises `FormatError`: it has fewer bytes."""
+        import numpy
+
+        begin, nbytes = self.description.constants[constant]
+        if form.nbytes > nbytes:
+            raise FormatError(f"constant {constant} has {nbytes} bytes, and {form.element} {list(form.dims)} has {form.nbytes}")
+        return numpy.ndarray(form.dims, form.element, self._data, self._begin + begin)
 
     def misfit(self) -> str:
         """Return why the network must be compiled again: for this package, library or machine, or because its files changed; empty where it fits."""
@@ -155,8 +165,8 @@ class CompiledModel:
         self._file, self._otherwise, self._threads = file, otherwise, threads
         description = file.description
         self.feeds, self.fetches, self.asked = description.inputs, description.outputs, description.asked
-        self._at = {tuple(size.given): index for index, size in enumerate(description.sizes)}
-        self._chains: dict[int, CompiledChain | None] = {}
+        self._at = {tuple(form.dims for form in size.given): index for index, size in enumerate(description.sizes)}
+        self._chains: dict[int, CompiledSteps | None] = {}
         self._lock = Lock()
         self.misfit = file.misfit()
         """Why the network itself runs; empty where the file's does."""
@@ -168,12 +178,12 @@ class CompiledModel:
     @property
     def elements(self) -> dict[str, str]:
         """Input -> numpy's name of its elements."""
-        return dict.fromkeys(self.feeds, "float32")
+        return {name: form.element for name, form in zip(self.feeds, self._file.description.sizes[0].given, strict=True)}
 
     @property
     def sizes(self) -> list[dict[str, tuple[int, ...]]]:
         """Its sizes: input -> dims."""
-        return [dict(zip(self.feeds, size.given, strict=True)) for size in self._file.description.sizes]
+        return [{name: form.dims for name, form in zip(self.feeds, size.given, strict=True)} for size in self._file.description.sizes]
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """Compute the results for a feed, as `InferenceModel.run`.
@@ -183,16 +193,18 @@ class CompiledModel:
         """
         inputs = feed_of(self.feeds, (feed, *more))
         arrays = [] if self.misfit else self._arrays(inputs)
-        dtypes = {str(x.dtype) for x in arrays} - {"float32"}
-        chain = None if self.misfit or dtypes else self._chain(tuple(x.shape for x in arrays))
-        if chain is None:
+        dtypes = {str(x.dtype) for x, element in zip(arrays, self.elements.values(), strict=False) if x.dtype != element}
+        steps = None if self.misfit or dtypes else self._steps_for(tuple(x.shape for x in arrays))
+        if steps is None:
             shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in zip(self.feeds, arrays, strict=False))
             reason = f"an input is of {dtypes.pop()}" if dtypes else f"it was not compiled for {shapes}"
             return self._otherwise(self.misfit or reason).run(inputs)
-        results = chain(arrays)
+        results = steps(arrays)
         values: dict[str, Any] = {}
         for name, place in zip(self.fetches, self._file.description.fetched[self._at[tuple(x.shape for x in arrays)]], strict=True):
-            values[name] = results[place].copy("K") if any(v is results[place] for v in values.values()) else results[place]
+            result = results[place]
+            is_own = getattr(result.base, "dtype", result.dtype) != result.dtype if result.base is not None else True  # a series' are over bytes of their own
+            values[name] = result if is_own and all(x is not result for x in (*arrays, *values.values())) else result.copy("K")
         return Results(values, self.asked)
 
     def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -204,26 +216,27 @@ class CompiledModel:
         arrays: list[Any] = [numpy.asarray(inputs[name]) for name in self.feeds]
         return [numpy.ascontiguousarray(x).reshape(x.shape) for x in arrays]
 
-    def _chain(self, shapes: tuple[Any, ...]) -> CompiledChain | None:
-        """Return the kernels for a size, made at its first use; None where there are none."""
+    def _steps_for(self, shapes: tuple[Any, ...]) -> CompiledSteps | None:
+        """Return the steps for a size, made at its first use; None where there are none."""
         index = self._at.get(shapes)
         if index is None:
             return None
         if index not in self._chains:
             with self._lock:
                 if index not in self._chains:
-                    self._chains[index] = self._new_chain(self._file.description.sizes[index])
+                    self._chains[index] = self._new_steps(index)
         return self._chains[index]
 
     @collector_waits
-    def _new_chain(self, size: CompiledSize) -> CompiledChain | None:
+    def _new_steps(self, index: int) -> CompiledSteps | None:
+        size, fetched = self._file.description.sizes[index], self._file.description.fetched[index]
         limit = default_limit()
         if limit is not None and size.nbytes > limit.size:
             raise MemoryPlanError(f"this size needs {size.nbytes:,} bytes, and a run may take {limit.size:,} ({limit.words})")
         onednn = library()
         assert onednn is not None
         try:
-            return CompiledChain(onednn, size, self._file.constants(), self._threads)
+            return CompiledSteps(onednn, size, self._file.constants(), self._file.array, fetched, self._threads)
         except DoesNotFit as error:
             self.misfit = str(error)
             return None

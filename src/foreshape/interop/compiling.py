@@ -10,17 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from foreshape.compiler.lowering import Step, fuse, lower
+from foreshape.compiler.lowering import fuse, lower
 from foreshape.compiler.lowering.call_text import function_of
-from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, OpCall
+from foreshape.compiler.lowering.fusion.graph import computes
+from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Value
 from foreshape.compiler.lowering.threads import threads_for
-from foreshape.core.spec import FP32
+from foreshape.core.spec import FP32, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.version import VERSION
 from foreshape.errors import ExecutionError, ForeshapeError, SchemaError, border
 from foreshape.interop.compiled_file import CompiledFile, CompiledModel
 from foreshape.interop.compiled_head import ENDING, FORMAT, PROGRAM, SourceFile, is_compiled, rounded, write_compiled
 from foreshape.interop.compiled_program import write_program
+from foreshape.interop.compiled_steps import ELEMENTS, SERIES, ArrayForm, StepForm, is_by_numpy, kind_of
 from foreshape.interop.compiled_texts import CompiledTexts, write_texts
 from foreshape.interop.example_feed import example_feed
 from foreshape.interop.inference import load_inference_model, values_of
@@ -31,9 +33,11 @@ from foreshape.interop.ragged_model import Ragged, unpad_settings
 from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner
 from foreshape.interop.unpadding import open_unpadded
+from foreshape.language.operator.computation import Computation
+from foreshape.language.operator.computations import Reshape, Slicing, Transposition
 from foreshape.language.program.dropping import for_step
 from foreshape.machine.kernels import written_chain
-from foreshape.machine.kernels.call_record import StepName, Subscript
+from foreshape.machine.kernels.call_record import CallRecord, NumberedOperand, ObjectAttribute, StepName, Subscript
 from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import Library, LibraryError, library
 from foreshape.machine.process.threads import Threads, threads_here
@@ -51,7 +55,7 @@ class Compiled(NamedTuple):
         path: of its file.
         nbytes: of its file.
         kernels: the number of kernels of each size; of a program, whose kernels are made at the opening, none.
-        difference: the largest difference to the network's own results, by their largest element; None where no feed to compare them was made.
+        difference: the largest difference to the network's own results, by their largest element; None if it took none of the feeds tried.
         reason: of a program: why it is not a series of kernels, in words.
     """
 
@@ -142,8 +146,9 @@ def _compile_kernels(target: str, model: InferenceModel, models: Sequence[Infere
         "fetched": fetched,
     }
     write_compiled(target, json.dumps(description, separators=(",", ":")).encode(), constants.places, map(_bytes, constants.tensors))
-    difference = max(_difference(model, target, size) for size in sizes)
-    return Compiled(target, os.path.getsize(target), [len(s["primitives"]) for s in sizes], difference)
+    differences = [_difference(model, target, size) for size in sizes]
+    kernels = [sum(len(series["primitives"]) for series in size["series"]) for size in sizes]
+    return Compiled(target, os.path.getsize(target), kernels, max([d for d in differences if d is not None], default=None))
 
 
 def _compile_program(target: str, models: Sequence[InferenceModel], network: Mapping[str, Any], reason: str) -> Compiled:
@@ -163,17 +168,17 @@ def _compile_program(target: str, models: Sequence[InferenceModel], network: Map
 
     write_program(target, PROGRAM, network, program, [*parameters], stored)
     kept = load_inference_model(target, None, Scope())
-    differences: list[float] = []
-    for fixed in models:
-        feed = example_feed(fixed, fixed.feeds)
-        if feed is None:
-            continue
-        try:
-            references = frozen(fixed).run(feed)
-        except ForeshapeError:  # an example may be no input, such as the number of a row that is not there
-            continue
-        differences.append(_largest(frozen(kept).run(feed), references))
-    return Compiled(target, os.path.getsize(target), [], max(differences, default=None), reason)
+    differences = [_compared(frozen(fixed), frozen(kept), example_feed(fixed, fixed.feeds)) for fixed in models]
+    return Compiled(target, os.path.getsize(target), [], max([d for d in differences if d is not None], default=None), reason)
+
+
+def _compared(itself: InferenceModel, compiled: InferenceModel | CompiledModel, feed: dict[str, Any] | None) -> float | None:
+    """Return the largest difference of the results for a feed, by their largest element; None if the network takes no such feed."""
+    try:
+        references = None if feed is None else itself.run(feed)
+    except ForeshapeError:  # a number of a row that is not there, or a division by 0
+        references = None
+    return None if feed is None or references is None else _largest(compiled.run(feed), references)
 
 
 def frozen(model: InferenceModel) -> InferenceModel:
@@ -254,13 +259,11 @@ def _bytes(tensor: Tensor) -> Any:
 
 
 def _size(fixed: InferenceModel, onednn: Library, constants: _Constants, thread_limit: int) -> tuple[dict[str, Any], list[int]]:
-    """Return a network for one size in words of JSON, and the place of each of its results."""
+    """Return the steps of a network for one size in words of JSON, and the values of its results."""
     for name in fixed.feeds:
         spec = fixed.program.global_block.var(name).spec
-        if spec.dtype is not FP32 or spec.lod is not None:
-            raise NoSeries(f"its input {name} is {spec.text()}, and a series takes dense inputs of fp32")
-        if not spec.dims or not all(isinstance(d, int) and d > 0 for d in spec.dims):
-            raise NoSeries(f"its input {name} is {spec.text()}, and a series is for sizes, as {name}=1,3,48,192")
+        if spec.lod is not None or _form_of(spec) is None:
+            raise NoSeries(f"its input {name} is {spec.text()}; kernels are chosen for sizes, as {name}=1,3,48,192")
     names = [v.name for v in fixed.fetches]
     lowered = lower(for_step(fixed.program, tuple(names)).global_block, names, True, True)
     threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), thread_limit)
@@ -269,36 +272,135 @@ def _size(fixed: InferenceModel, onednn: Library, constants: _Constants, thread_
     bound = emit(lowered).bind(fixed.scope).values
     values = {id(p): value for p, value in zip(lowered.persistables, bound, strict=False)}
     derived = {name: value for (name, _, _), value in zip(lowered.derived, bound[len(lowered.persistables) :], strict=True)}
-    call, series = _one_series(lowered, derived)
-    for i in lowered.calls:
-        if i is not call:
-            values.update({id(v): _constant(i, derived) for v in i.writes()})
-    dims = [tuple(d for d in fixed.program.global_block.var(name).spec.known_dims if isinstance(d, int)) for name in fixed.feeds]
-    operands: list[Any] = [fixed.feeds.index(v.name) if v.feed else _lying(values[id(v)]) for v in call.reads()]
     try:
         with onednn.using(threads), torch.inference_mode():
-            line = series.line(onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
-            words = written_chain.write(line, onednn, dims, operands, constants.number)
+            steps = _WrittenSteps(fixed, onednn, constants, values, derived)
+            steps.add_all(lowered.calls)
+            return steps.words(), [steps.number(v) for v in lowered.fetches]
     except LibraryError as error:
         raise NoSeries(f"oneDNN's library has no kernel for a part of it: {error}") from error
-    results = call.writes()
-    return words, [results.index(v) for v in lowered.fetches]
 
 
-def _one_series(lowered: Step, derived: Mapping[str, Any]) -> tuple[FusedCall, Series]:
-    """Return the only call of a step besides constants, and its series. Raises `NoSeries` where there are others."""
-    calls = [i for i in lowered.calls if i.reads() or i.stores]
-    matches = [(i, packed) for i in calls if isinstance(i, FusedCall) and isinstance(packed := derived.get(i.kernel.packed), Series)]
-    counts = Counter(i.op.type for i in calls if all(i is not fused for fused, _ in matches))
-    if counts or len(matches) != 1:
-        words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
-        remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
-        raise NoSeries(f"besides {len(matches)} series of oneDNN's kernels it needs {words}{remainder}" if words else f"it is {len(matches)} series")
-    call, series = matches[0]
-    missing = [v.name for v in lowered.fetches if v not in call.writes()]
-    if missing:
-        raise NoSeries(f"its result {missing[0]} is not computed from its inputs")
-    return call, series
+def _form_of(spec: Spec | None) -> ArrayForm | None:
+    """Return the form of a dense value of known dims, none of them 0; None of another value."""
+    if spec is None or spec.dtype is None or spec.dims is None or spec.dtype.numpy_name not in ELEMENTS:
+        return None
+    dims = [d for d in spec.dims if isinstance(d, int) and d > 0]
+    return ArrayForm(spec.dtype.numpy_name, tuple(dims)) if len(dims) == len(spec.dims) else None
+
+
+class _WrittenSteps:
+    """The steps of a network for one size, call by call.
+
+    Args:
+        fixed: the network.
+        constants: takes the constants.
+        held: the tensors of persistables, by the ``id`` of their values.
+        derived: the constants made of them, by name.
+    """
+
+    def __init__(self, fixed: InferenceModel, onednn: Library, constants: _Constants, held: Mapping[int, Any], derived: Mapping[str, Any]) -> None:
+        self._onednn, self._keep, self._derived = onednn, constants, derived
+        self._held: dict[int, Any] = dict(held)
+        self._feeds = fixed.feeds
+        forms = [_form_of(fixed.program.global_block.var(name).spec) for name in fixed.feeds]
+        self._forms: list[ArrayForm] = [form for form in forms if form is not None]
+        self._numbers: dict[int, int] = {}
+        self._constants: list[tuple[int, int]] = []
+        self._series: list[dict[str, Any]] = []
+        self._steps: list[StepForm] = []
+
+    def words(self) -> dict[str, Any]:
+        """Return the steps in words of JSON."""
+        return {"inputs": len(self._feeds), "values": self._forms, "constants": self._constants, "series": self._series, "steps": self._steps}
+
+    def number(self, value: Value) -> int:
+        """Return the number of a value: of an input, of a result of a step, or of a constant, which is kept."""
+        if value.feed:
+            return self._feeds.index(value.name)
+        number = self._numbers.get(id(value))
+        if number is None:
+            tensor = self._held.get(id(value))
+            if tensor is None:
+                raise NoSeries(f"{value.name} is not computed from its inputs")
+            form = ArrayForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            if form.element not in ELEMENTS:
+                raise NoSeries(f"its constant {value.name} has elements of {form.element}")
+            number = self._new(value, form)
+            self._constants.append((number, self._keep.number(tensor.contiguous())))
+        return number
+
+    def _new(self, value: Value, form: ArrayForm) -> int:
+        number = self._numbers[id(value)] = len(self._forms)
+        self._forms.append(form)
+        return number
+
+    def add_all(self, calls: Sequence[KernelCall]) -> None:
+        """Add the steps of calls. Raises `NoSeries`: some are neither series nor small computations by numpy."""
+        others = Counter[str]()
+        for i in calls:
+            if not i.reads() and not i.stores:
+                self._held.update({id(v): _constant(i, self._derived) for v in i.writes()})
+            elif isinstance(i, FusedCall) and isinstance(series := self._derived.get(i.kernel.packed), Series):
+                if not others:
+                    self._add_series(i, series)
+            elif (small := self._small(i)) is not None:
+                if not others:
+                    self._add_small(i, *small)
+            else:
+                others[i.op.type] += 1
+        if counts := others:
+            words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
+            remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
+            raise NoSeries(f"oneDNN's library and numpy have no kernels for {words}{remainder}")
+
+    def _small(self, i: KernelCall) -> tuple[str, list[Any], ArrayForm] | None:
+        """Return the kind, the arguments and the result of a small computation; None of another call."""
+        computation = (i.computes or _view_of(i.kernel.call)) if isinstance(i, FusedCall) else computes(i, Computation)
+        kind, results = kind_of(computation, 1), [r for r in i.results if r is not None]
+        form = _form_of(results[0].spec) if len(results) == 1 and isinstance(results[0], Value) else None
+        if kind is None or form is None or i.copies or i.stores or not is_by_numpy(*kind, form):
+            return None
+        return *kind, form
+
+    def _add_small(self, i: KernelCall, kind: str, arguments: list[Any], form: ArrayForm) -> None:
+        (result,) = i.writes()
+        operands = [[self.number(v) for v in x if v is not None] if isinstance(x, list) else self.number(x) for x in i.arguments if x]
+        self._steps.append(StepForm(kind, arguments, operands, [self._new(result, form)]))
+
+    def _add_series(self, i: FusedCall, series: Series) -> None:
+        given: list[Value] = []
+        operands: list[Any] = []
+        for v in i.reads():
+            constant = self._held.get(id(v))
+            if constant is None and v not in given:
+                given.append(v)
+            operands.append(given.index(v) if constant is None else _lying(constant))
+        numbers = [self.number(v) for v in given]
+        forms = [self._forms[n] for n in numbers]
+        if any(form.element != FP32.numpy_name or not form.dims for form in forms):
+            raise NoSeries(f"{i.op.type} reads other elements than fp32")
+        dims = [form.dims for form in forms]
+        line = series.line(self._onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
+        words = written_chain.write(line, self._onednn, dims, operands, self._keep.number)
+        results = [self._new(v, ArrayForm(FP32.numpy_name, tuple(out))) for v, out in zip(i.writes(), words["results"], strict=True)]
+        self._steps.append(StepForm(SERIES, [len(self._series)], numbers, results))
+        self._series.append(words)
+
+
+def _view_of(record: Any) -> Computation | None:
+    """Return the computation of a record that makes a view of its only operand; None of another one."""
+    match record:
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "reshape" | "squeeze" | "unsqueeze")):
+            return Reshape()
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "permute"), arguments, ()):
+            return Transposition(tuple(arguments))  # pyright: ignore[reportArgumentType]
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "narrow"), (int(axis), int(begin), int(count)), ()):
+            return Slicing(((axis, begin, begin + count),))
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "select"), (int(axis), int(entry)), ()):
+            return Slicing(((axis, entry, entry + 1),), (axis,))
+        case _:
+            return None
 
 
 def _constant(i: KernelCall, derived: Mapping[str, Any]) -> Tensor:
@@ -317,18 +419,20 @@ def _lying(constant: Tensor) -> Tensor:
     return constant.contiguous(memory_format=torch.channels_last) if constant.dim() == 4 else constant.contiguous()
 
 
-def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> float:
+def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> float | None:
     """Return the largest difference between the results of a compiled network and of its own, by their largest element, for random inputs."""
     import numpy
 
-    numbers = numpy.random.default_rng(1)
-    feed: dict[str, Any] = {name: numbers.standard_normal(dims, numpy.float32) for name, dims in zip(model.feeds, size["given"], strict=True)}
+    numbers: Any = numpy.random.default_rng(1)
+    feed: dict[str, Any] = {
+        name: numbers.standard_normal(dims).astype(element) if element.startswith("float") else numbers.integers(0, 2, dims).astype(element)
+        for name, (element, dims) in zip(model.feeds, size["values"], strict=False)
+    }
 
     def stop(reason: str) -> Any:
         raise ExecutionError(f"{path} does not run here: {reason}")
 
-    results = CompiledModel(CompiledFile(path), stop).run(feed)
-    return _largest(results, frozen(model).run(feed))
+    return _compared(frozen(model), CompiledModel(CompiledFile(path), stop), feed)
 
 
 def _largest(results: Mapping[str, Any], references: Mapping[str, Any]) -> float:

@@ -28,7 +28,7 @@ _HEADS_FIRST, _TURNED = (0, 2, 1, 3), (0, 2, 3, 1)
     needs=(Feature.ONEDNN,),
 )
 def apply(graph: Graph) -> int:
-    if not graph.lowered.frozen or graph.lowered.whole or library() is None:
+    if not graph.lowered.frozen or library() is None:
         return 0
     return sum(_rewrite(graph, i) for place in graph.places for i in list(place) if fused_as(i, DenseAttention) is not None)
 
