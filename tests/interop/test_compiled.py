@@ -191,6 +191,68 @@ def test_a_network_that_is_no_series_says_why(tmp_path: Path, monkeypatch: pytes
         fs.compile_model("net.compiled")
 
 
+def encoder(folder: Path) -> Path:
+    """Save an encoder of padded texts of ids."""
+    ids, seen = (layer.data(name, shape=["n", "words"], dtype="int64") for name in ("ids", "seen"))
+    mask = layer.unsqueeze(layer.scale(layer.cast(seen, "float32"), 1e4, -1e4), [1, 2])
+    h = layer.embedding(layer.where(ids < 0, ids + 30, ids), [30, 16])
+    for _ in range(2):
+        h = layer.layer_norm(h + layer.multi_head_attention(h, heads=2, mask=mask), begin_norm_axis=2)
+        h = layer.layer_norm(h + layer.fc(layer.gelu(layer.fc(h, 32, flatten_last=1)), 16, flatten_last=1), begin_norm_axis=2)
+    out, scope = layer.fc(h[:, 0], 3), fs.Scope()
+    fs.Executor(seed=2).run(fs.default_startup_program(), scope=scope)
+    fs.save_inference_model(folder / "encoder", [ids, seen], [h, out, ids], scope=scope)
+    return folder / "encoder"
+
+
+def test_an_encoder_of_ids_needs_no_torch(tmp_path: Path):
+    path = encoder(tmp_path)
+    made = fs.compile_model(path, [{"ids": [2, 6], "seen": [2, 6]}, {"ids": [1, 3], "seen": [1, 3]}])
+    assert len(made.kernels) == 2 and made.kernels[0] >= 20 and made.difference < 1e-6
+    chance = np.random.default_rng(1)
+    ids, seen = chance.integers(-30, 30, (2, 6)), chance.integers(0, 2, (2, 6)) | (np.arange(6) == 0)
+    for name, array in (("ids", ids), ("seen", seen)):
+        np.save(tmp_path / f"{name}.npy", array)
+    code = f"""
+import sys, numpy
+import foreshape as fs
+ids, seen = (numpy.load(f"{tmp_path}/{{name}}.npy") for name in ("ids", "seen"))
+predictor = fs.Predictor("{path}.compiled")
+first, again = predictor(ids, seen), predictor({{"ids": ids, "seen": seen}})
+assert all((first[k] == again[k]).all() for k in range(3)) and first[2] is not ids
+numpy.savez("{tmp_path}/found.npz", *first.values())
+try:
+    predictor(ids + 100, seen)
+except fs.ExecutionError as error:
+    assert "must be in [0, 30" in str(error), error
+else:
+    raise AssertionError
+assert not {{"torch", "google.protobuf", "foreshape.runtime.engine"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    itself = fs.Predictor(path)
+    with np.load(tmp_path / "found.npz") as found:
+        for at, wanted in enumerate(itself(ids, seen).values()):
+            assert found[f"arr_{at}"].dtype == wanted.dtype
+            np.testing.assert_allclose(found[f"arr_{at}"], wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(fs.ExecutionError, match=r"must be in \[0, 30\)"):
+        itself(ids + 100, seen)
+
+
+def test_a_result_that_is_an_input_or_a_constant_is_the_callers_own(tmp_path: Path):
+    x = layer.data("x", shape=["n", 3])
+    constant = layer.fill_constant([2, 3], "float32", 2.0)
+    fs.save_inference_model(tmp_path / "net", [x], {"same": layer.reshape(x, [-1, 1, 3]), "fixed": constant, "more": x + constant})
+    assert fs.compile_model(tmp_path / "net", [{"x": [2, 3]}]).difference == 0.0
+    given = numbers(2, 3)
+    compiled = fs.Predictor(tmp_path / "net.compiled")
+    for _ in range(2):
+        found = compiled(given.copy())
+        assert np.array_equal(found["same"][:, 0], given) and (found["fixed"] == 2.0).all() and np.array_equal(found["more"], given + 2)
+        for result in found.values():
+            result += 1.0
+
+
 def test_the_command(net: Path, tmp_path: Path):
     out = tmp_path / "own.compiled"
     code, printed, _ = call("compile", f"{net}.pdmodel", "--shape", "x=1,3,16,12", "--shape", "x=2,3,8,8", "--out", out)

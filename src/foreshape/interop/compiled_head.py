@@ -1,6 +1,6 @@
-"""The form of compiled files: a head, a description in JSON, and the bytes of constants; and the files of a network that it was compiled from.
+"""The form of compiled files: a head, a description in JSON, and the bytes of constants; and the state of a network's own files.
 
-The file is a head of 96 bytes (`MAGIC`, the bytes of the description, the bytes of all, the SHA-256 of the description, that of all behind it), the
+The file is a head of 96 bytes (`MAGIC`, the bytes of the description, the bytes of all, the SHA-256 of the description, and another of all behind it), the
 description, and the constants, each at a multiple of 64 bytes. Constants stay in the file and are mapped into memory.
 """
 
@@ -64,7 +64,7 @@ source_file = series(SourceFile, text(1000), checksum, optional(tupled(count(0, 
 def _state_of(path: str) -> tuple[int, ...] | None:
     """Return the bytes of a file, and the times of the last change of its content and of its entry, in nanoseconds; None for times before 1970.
 
-    Nobody can set the last one: a file with the state of another one, at the same path, is that file.
+    No program can set the last one: two files of equal states at the same path are one file.
     """
     status = os.stat(path)
     state = status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -84,7 +84,7 @@ def is_compiled(path: Any, format: str = "") -> bool:
 
 
 def has_compiled_kernels(path: Any) -> bool:
-    """Tell whether a path leads to a compiled network of kernels, and not to a compiled program, which is opened as any other program."""
+    """Tell whether a path leads to a compiled network of kernels; a compiled program is opened as any other program."""
     return is_compiled(path) and not is_compiled(path, PROGRAM)
 
 
@@ -177,7 +177,7 @@ def other_version(package: str) -> str:
 def changed_source(folder: str, sources: Iterable[SourceFile]) -> str:
     """Return the words for a changed file of the network itself; empty if none.
 
-    A file with the state that it had at the compiling is not read again.
+    A file in the same state as at the compiling is not read again.
     """
     for name, digest, state in sources:
         path = os.path.join(folder, name)

@@ -61,7 +61,7 @@ class ProgramDescription(NamedTuple):
         params: the name of its parameter file, if not the usual one.
         program: the bytes of the program, right behind the description.
         digest: the SHA-256 of the program.
-        parameters: of the program, but for those with a constant value there.
+        parameters: of the program, without constants.
     """
 
     package: str
@@ -111,7 +111,7 @@ def write_program(
 
 
 class _Described(Protocol):
-    """The parts of a description that all files with a program have."""
+    """The common parts of the descriptions of files with a program."""
 
     @property
     def package(self) -> str: ...
@@ -165,7 +165,7 @@ class ProgramFile(Generic[_D]):
         return other_version(self.description.package) or changed_source(self._folder, self.description.sources)
 
     def use_network_itself(self, reason: str, stacklevel: int) -> None:
-        """Warn that the network itself is opened. Raises `FormatError`: it is not there.
+        """Warn of opening the network itself. Raises `FormatError`: it is not there.
 
         Args:
             reason: why, in words.
@@ -179,7 +179,7 @@ class ProgramFile(Generic[_D]):
         """Return the program, and its parameters over the bytes of the file, to be used after `check_parameters`.
 
         Raises:
-            FormatError: the program is none, or its parameters are others than those in the file.
+            FormatError: the program is none, or its parameters are others than in the file.
         """
         try:
             data = self._data[self._begin : self._begin + self.description.program]

@@ -1,7 +1,7 @@
 """The steps of a compiled network for one size: series of oneDNN's kernels, and small computations between them by numpy.
 
-What is read may come from anywhere. So each computation is one of `_KINDS` with arguments of their types, its operands are known before it, and its result has
-the dims and the elements that are written, or it is refused.
+A file may come from anywhere. So each computation is one of `_KINDS` with arguments of their types, on operands known before it. A result of other dims or
+elements than written is refused.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from math import prod
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foreshape.core.checked_json.readers import Reader, anything, count, listing, number, one_of, optional, record, series, truth, tupled
 from foreshape.errors import ForeshapeError, FormatError, border
-from foreshape.interop.row_functions import row_function
-from foreshape.language.operator import computations as c
-from foreshape.language.operator.computation import Computation
 from foreshape.machine.kernels.compiled_chain import CompiledChain
 from foreshape.machine.kernels.onednn_library import Library
 from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
+
+if TYPE_CHECKING:
+    from foreshape.language.operator.computation import Computation
 
 SERIES: Final = "series"
 ELEMENTS: Final = ("float32", "int64", "int32", "bool", "float64", "int16", "int8", "uint8")
@@ -83,7 +83,7 @@ class StepsForm(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of its values, and of those between kernels."""
+        """Return the bytes of its values, also between kernels."""
         constants = {value for value, _ in self.constants}
         return sum(form.nbytes for value, form in enumerate(self.values) if value not in constants) + sum(s.nbytes for s in self.series)
 
@@ -95,14 +95,14 @@ class _Kind(NamedTuple):
     """A kind of computation by numpy.
 
     Attributes:
-        make: the computation of its arguments.
+        name: of the class of its computation.
         readers: of its arguments.
-        elements: the number of its result's elements from the dims of the operands and the arguments; None where it cannot be more than its first operand's.
+        elements: the number of its result's elements, from the dims of the operands and the arguments; None for at most as many as of the first operand.
         views: its result lies in its operand, or is rows picked from it.
         fractions: numpy and other kernels agree for floating elements alone.
     """
 
-    make: Callable[..., Computation]
+    name: str
     readers: tuple[Reader[Any], ...] = ()
     elements: Callable[[Sequence[_Dims], Sequence[Any]], int] | None = None
     views: bool = False
@@ -113,7 +113,8 @@ def _broadcast(dims: Sequence[_Dims], arguments: Sequence[Any]) -> int:
     """Return the elements of operands broadcast together; the last argument of a computation of two is its axis."""
     import numpy
 
-    x, y = dims[0], dims[1] if len(dims) > 1 else ()
+    x: _Dims = dims[0]
+    y: _Dims = dims[1] if len(dims) > 1 else ()
     axis = arguments[-1] if arguments and type(arguments[-1]) is int else -1
     if axis != -1 and len(y) + axis != len(x) and y:
         y = (*y, *(1,) * (len(x) - axis - len(y)))
@@ -121,7 +122,8 @@ def _broadcast(dims: Sequence[_Dims], arguments: Sequence[Any]) -> int:
 
 
 def _picked(dims: Sequence[_Dims], arguments: Sequence[Any]) -> int:
-    return prod(dims[1]) * prod(dims[0]) // max(dims[0][arguments[0]], 1)
+    axis: int = arguments[0]
+    return prod(dims[1]) * prod(dims[0]) // max(dims[0][axis], 1)
 
 
 def _embedded(dims: Sequence[_Dims], arguments: Sequence[Any]) -> int:
@@ -135,34 +137,34 @@ def _summed(dims: Sequence[_Dims], arguments: Sequence[Any]) -> int:
 _axis, _place = count(-_RANK, _RANK), count(-LARGEST, LARGEST)
 _axes = tupled(_axis, _RANK)
 _cut = series(lambda *of: of, _axis, _place, _place)
-_of_two = {"sum": c.Sum, "difference": c.Subtraction, "product": c.Product}
+_of_two = {"sum": "Sum", "difference": "Subtraction", "product": "Product"}
 _KINDS: Final[Mapping[str, _Kind]] = {
     **{name: _Kind(make, (_axis,), _broadcast) for name, make in _of_two.items()},
-    "quotient": _Kind(c.Quotient, (_axis,), _broadcast, fractions=True),
-    "compared": _Kind(c.ComparedElements, (one_of(*get_args(c.Relation)), _axis), _broadcast),
-    "extreme": _Kind(c.ExtremeElements, (one_of("max", "min"), _axis), _broadcast),
-    "connected": _Kind(c.Connective, (one_of("and", "or"),), _broadcast),
-    "chosen": _Kind(c.ChosenElements, (), _broadcast),
-    "same": _Kind(c.Identity),
-    "cast": _Kind(c.Cast),
-    "scaled": _Kind(c.Scaling, (number,), fractions=True),
-    "affine": _Kind(c.Affine, (number, number), fractions=True),
-    "power": _Kind(c.Power, (number,), fractions=True),
-    "function": _Kind(c.Function, (one_of("sin", "cos", "log1p", "exp", "abs", "sign", "floor", "ceil"),), fractions=True),
-    "logarithm": _Kind(c.Logarithm, fractions=True),
-    "relu": _Kind(c.Relu),
-    "activation": _Kind(c.Activation, (one_of("sigmoid", "tanh", "swish"),), fractions=True),
-    "softmax": _Kind(c.Softmax, (_axis,), fractions=True),
-    "reduced": _Kind(c.Reduction, (one_of("SUM", "AVERAGE", "SQRT"), optional(_axes), truth), fractions=True),
-    "reshaped": _Kind(c.Reshape, views=True),
-    "transposed": _Kind(c.Transposition, (_axes,), views=True),
-    "cut": _Kind(c.Slicing, (tupled(_cut, _RANK), _axes), views=True),
-    "joined": _Kind(c.Concat, (_axis,), _summed),
-    "stacked": _Kind(c.Stacking, (_axis,), _summed),
-    "picked": _Kind(c.Picking, (_axis,), _picked, views=True),
-    "embedded": _Kind(c.Embedding, (_place,), _embedded, views=True),
+    "quotient": _Kind("Quotient", (_axis,), _broadcast, fractions=True),
+    "compared": _Kind("ComparedElements", (one_of("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"), _axis), _broadcast),
+    "extreme": _Kind("ExtremeElements", (one_of("max", "min"), _axis), _broadcast),
+    "connected": _Kind("Connective", (one_of("and", "or"),), _broadcast),
+    "chosen": _Kind("ChosenElements", (), _broadcast),
+    "same": _Kind("Identity"),
+    "cast": _Kind("Cast"),
+    "scaled": _Kind("Scaling", (number,), fractions=True),
+    "affine": _Kind("Affine", (number, number), fractions=True),
+    "power": _Kind("Power", (number,), fractions=True),
+    "function": _Kind("Function", (one_of("sin", "cos", "log1p", "exp", "abs", "sign", "floor", "ceil"),), fractions=True),
+    "logarithm": _Kind("Logarithm", fractions=True),
+    "relu": _Kind("Relu"),
+    "activation": _Kind("Activation", (one_of("sigmoid", "tanh", "swish"),), fractions=True),
+    "softmax": _Kind("Softmax", (_axis,), fractions=True),
+    "reduced": _Kind("Reduction", (one_of("SUM", "AVERAGE", "SQRT"), optional(_axes), truth), fractions=True),
+    "reshaped": _Kind("Reshape", views=True),
+    "transposed": _Kind("Transposition", (_axes,), views=True),
+    "cut": _Kind("Slicing", (tupled(_cut, _RANK), _axes), views=True),
+    "joined": _Kind("Concat", (_axis,), _summed),
+    "stacked": _Kind("Stacking", (_axis,), _summed),
+    "picked": _Kind("Picking", (_axis,), _picked, views=True),
+    "embedded": _Kind("Embedding", (_place,), _embedded, views=True),
 }
-_NAMES: Final = {kind.make: name for name, kind in _KINDS.items()}
+_NAMES: Final = {kind.name: name for name, kind in _KINDS.items()}
 MOST_ELEMENTS: Final = 1 << 22
 """So many elements at most are computed by numpy: of more, kernels with several threads are faster."""
 
@@ -187,26 +189,26 @@ steps_form: Reader[StepsForm] = record(
 
 
 def kind_of(computation: Computation | None, results: int) -> tuple[str, list[Any]] | None:
-    """Return the kind and the arguments of a computation in words of JSON; None if it is none of these.
+    """Return the kind and the arguments of a computation in words of JSON; None for other computations.
 
     Args:
         results: the number of its results.
     """
-    name = None if computation is None else _NAMES.get(type(computation))
+    name = None if computation is None else _NAMES.get(type(computation).__name__)
     if name is None or computation is None or results != 1:
         return None
     kind = _KINDS[name]
     arguments = [getattr(computation, field.name) for field in fields(computation)][: len(kind.readers)]
     words = [*map(_in_words, arguments)]
     try:
-        made = kind.make(*(read(name, word) for read, word in zip(kind.readers, words, strict=True)))
+        made = type(computation)(*(read(name, word) for read, word in zip(kind.readers, words, strict=True)))
     except (FormatError, ValueError):
         return None
     return (name, words) if made == computation else None
 
 
 def is_by_numpy(kind: str, arguments: Sequence[Any], form: ArrayForm) -> bool:
-    """Tell whether numpy computes a result of a kind, equal to that of other kernels within rounding and as fast.
+    """Tell whether numpy computes a result of a kind, equal to other kernels within rounding and as fast.
 
     Args:
         kind, arguments: as `kind_of` returns them.
@@ -229,17 +231,22 @@ class CompiledSteps:
         form: as they are written.
         constants: the address and the bytes of each constant, to be kept by the caller.
         array: returns a constant of a number as an array of a form.
-        kept: the values that are results.
+        kept: the values of results.
         threads: as for `CompiledChain`.
 
     Raises:
-        DoesNotFit: as `CompiledChain`. FormatError: what is written does not fit together.
+        DoesNotFit: as `CompiledChain`. FormatError: the steps do not fit together.
     """
 
     def __init__(
-        self, library: Library, form: StepsForm, constants: Sequence[tuple[int, int]], array: Callable[[int, ArrayForm], Any], kept: Sequence[int],
+        self,
+        library: Library,
+        form: StepsForm,
+        constants: Sequence[tuple[int, int]],
+        array: Callable[[int, ArrayForm], Any],
+        kept: Sequence[int],
         threads: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._form, values = form, form.values
         if form.inputs > len(values) or max(kept, default=0) >= len(values):
             raise FormatError("it has fewer values than inputs and results")
@@ -277,6 +284,9 @@ class CompiledSteps:
         return lambda *arrays: chain([contiguous(x) for x in arrays])
 
     def _by_numpy(self, what: str, step: StepForm) -> Callable[..., Sequence[Any]]:
+        from foreshape.interop.row_functions import row_function  # not awaited by a network of kernels alone
+        from foreshape.language.operator import computations
+
         kind, dims = _KINDS[step.kind], [self._form.values[v].dims for v in step.read]
         if len(step.arguments) != len(kind.readers) or len(step.results) != 1 or not dims:
             raise FormatError(f"{what}: it has {len(step.arguments)} arguments, {len(dims)} operands and {len(step.results)} results")
@@ -285,7 +295,7 @@ class CompiledSteps:
         arguments = [read(what, x) for read, x in zip(kind.readers, step.arguments, strict=True)]
         with border(f"{what}: its operands do not fit", FormatError):
             elements = prod(dims[0]) if kind.elements is None else kind.elements(dims, arguments)
-            function = row_function(kind.make(*arguments), [form.dims], form.element, ())
+            function = row_function(getattr(computations, kind.name)(*arguments), [form.dims], form.element, ())
         if function is None or (prod(form.dims) != elements if kind.elements is not None else prod(form.dims) > elements):
             raise FormatError(f"{what}: of operands {[list(d) for d in dims]} it has no result {list(form.dims)}")
 
@@ -306,7 +316,7 @@ class CompiledSteps:
             inputs: contiguous arrays of the elements and dims of the form.
 
         Raises:
-            ExecutionError: a number is not in its table. FormatError: what is written does not fit together.
+            ExecutionError: a number is not in its table. FormatError: the steps do not fit together.
         """
         import numpy
 

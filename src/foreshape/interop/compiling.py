@@ -55,8 +55,8 @@ class Compiled(NamedTuple):
         path: of its file.
         nbytes: of its file.
         kernels: the number of kernels of each size; of a program, whose kernels are made at the opening, none.
-        difference: the largest difference to the network's own results, by their largest element; None if it took none of the feeds tried.
-        reason: of a program: why it is not a series of kernels, in words.
+        difference: the largest difference to the network's own results, by their largest element; None if it took no tried feed.
+        reason: of a program: the obstacle to kernels, in words.
     """
 
     path: str
@@ -66,8 +66,8 @@ class Compiled(NamedTuple):
     reason: str = ""
 
 
-class NoSeries(ExecutionError):
-    """The error for a network that is not a single series of oneDNN's kernels."""
+class NoKernels(ExecutionError):
+    """The error for a network without kernels for all of its parts."""
 
 
 @border("the network cannot be compiled", ExecutionError)
@@ -80,11 +80,11 @@ def compile_model(
     threads: int | None = None,
     ragged: Ragged | None = None,
 ) -> Compiled:
-    """Write a network to one file, read and inferred; with sizes, and where its whole step is one series of kernels, fused and packed for this machine.
+    """Write a network to one file, for `Predictor` and ``foreshape run`` to open as a network.
 
-    `Predictor` and ``foreshape run`` open the file as a network. A series runs without torch for these sizes. For other sizes, on another machine and after a
-    change of the network's files they open the network itself, beside it. Any other network is kept as a program with its parameters, for all sizes and
-    machines: its steps are prepared at the opening, with torch.
+    For the given sizes it is written as kernels, fused and packed for this machine, if oneDNN and numpy have all of them. They run without torch. Other
+    sizes, other machines, and changed files of the network open the network itself, beside the file. Any other network is kept as a program with its
+    parameters, for all sizes and machines. Its steps are prepared at the opening, with torch.
 
     With ``ragged`` the network is an encoder of padded texts, proved to need no padding. `Embedder` opens the file without the proof and without
     torch, for texts of any length and on any machine.
@@ -94,7 +94,7 @@ def compile_model(
         shapes: sizes: input -> dims, several of them in turn; nothing for a network of fixed sizes, or to keep the program.
         out: the file; by default the network's name with the ending ``.compiled``, beside it.
         params: the path of the parameter file, if named otherwise.
-        threads: of its kernels; by default as `Executor` chooses. A program takes those of its `Predictor`.
+        threads: of its kernels; by default as `Executor` chooses. A program takes the number of its `Predictor`.
         ragged: of an ``.onnx`` of padded texts: the name of its mask, or the arguments of `unpad`. It has no ``shapes``, ``params`` or ``threads``.
 
     Raises:
@@ -117,15 +117,15 @@ def compile_model(
     models = [model.with_feed_shapes(size) for size in shapes] or [model]
     try:
         return _compile_kernels(target, model, models, network, Threads(threads).most())
-    except NoSeries as error:
+    except NoKernels as error:
         return _compile_program(target, models, network, str(error))
 
 
 def _compile_kernels(target: str, model: InferenceModel, models: Sequence[InferenceModel], network: Mapping[str, Any], threads: int) -> Compiled:
-    """Compile the kernels of a network for some sizes. Raises `NoSeries`: they are not one series."""
+    """Compile the kernels of a network for some sizes. Raises `NoKernels`: a part has none."""
     onednn = library()
     if onednn is None:
-        raise NoSeries("oneDNN's own library is not there: pip install 'foreshape[inference]'")
+        raise NoKernels("oneDNN's own library is not there: pip install 'foreshape[inference]'")
     constants = _Constants()
     sizes: list[dict[str, Any]] = []
     fetched: list[list[int]] = []
@@ -157,7 +157,7 @@ def _compile_program(target: str, models: Sequence[InferenceModel], network: Map
     Args:
         models: the network, for each size.
         network: its files.
-        reason: why it is not a series of kernels.
+        reason: the obstacle to kernels.
     """
     program, scope = models[0].open_program, models[0].scope
     parameters = {name: variable for name, variable in parameters_of(program).items() if name in scope or variable.value is None}
@@ -182,7 +182,7 @@ def _compared(itself: InferenceModel, compiled: InferenceModel | CompiledModel, 
 
 
 def frozen(model: InferenceModel) -> InferenceModel:
-    """Return a model that runs as a `Predictor` runs it."""
+    """Return a model in the executor of a `Predictor`."""
     return InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True))
 
 
@@ -263,7 +263,7 @@ def _size(fixed: InferenceModel, onednn: Library, constants: _Constants, thread_
     for name in fixed.feeds:
         spec = fixed.program.global_block.var(name).spec
         if spec.lod is not None or _form_of(spec) is None:
-            raise NoSeries(f"its input {name} is {spec.text()}; kernels are chosen for sizes, as {name}=1,3,48,192")
+            raise NoKernels(f"its input {name} is {spec.text()}; kernels are chosen for sizes, as {name}=1,3,48,192")
     names = [v.name for v in fixed.fetches]
     lowered = lower(for_step(fixed.program, tuple(names)).global_block, names, True, True)
     threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), thread_limit)
@@ -278,7 +278,7 @@ def _size(fixed: InferenceModel, onednn: Library, constants: _Constants, thread_
             steps.add_all(lowered.calls)
             return steps.words(), [steps.number(v) for v in lowered.fetches]
     except LibraryError as error:
-        raise NoSeries(f"oneDNN's library has no kernel for a part of it: {error}") from error
+        raise NoKernels(f"oneDNN's library has no kernel for a part of it: {error}") from error
 
 
 def _form_of(spec: Spec | None) -> ArrayForm | None:
@@ -315,17 +315,17 @@ class _WrittenSteps:
         return {"inputs": len(self._feeds), "values": self._forms, "constants": self._constants, "series": self._series, "steps": self._steps}
 
     def number(self, value: Value) -> int:
-        """Return the number of a value: of an input, of a result of a step, or of a constant, which is kept."""
+        """Return the number of a value: of an input, of a result of a step, or of a constant, kept from now on."""
         if value.feed:
             return self._feeds.index(value.name)
         number = self._numbers.get(id(value))
         if number is None:
             tensor = self._held.get(id(value))
             if tensor is None:
-                raise NoSeries(f"{value.name} is not computed from its inputs")
+                raise NoKernels(f"{value.name} is not computed from its inputs")
             form = ArrayForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
             if form.element not in ELEMENTS:
-                raise NoSeries(f"its constant {value.name} has elements of {form.element}")
+                raise NoKernels(f"its constant {value.name} has elements of {form.element}")
             number = self._new(value, form)
             self._constants.append((number, self._keep.number(tensor.contiguous())))
         return number
@@ -336,7 +336,7 @@ class _WrittenSteps:
         return number
 
     def add_all(self, calls: Sequence[KernelCall]) -> None:
-        """Add the steps of calls. Raises `NoSeries`: some are neither series nor small computations by numpy."""
+        """Add the steps of calls. Raises `NoKernels`: some have no kernel."""
         others = Counter[str]()
         for i in calls:
             if not i.reads() and not i.stores:
@@ -352,7 +352,7 @@ class _WrittenSteps:
         if counts := others:
             words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
             remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
-            raise NoSeries(f"oneDNN's library and numpy have no kernels for {words}{remainder}")
+            raise NoKernels(f"oneDNN's library and numpy have no kernels for {words}{remainder}")
 
     def _small(self, i: KernelCall) -> tuple[str, list[Any], ArrayForm] | None:
         """Return the kind, the arguments and the result of a small computation; None of another call."""
@@ -379,7 +379,7 @@ class _WrittenSteps:
         numbers = [self.number(v) for v in given]
         forms = [self._forms[n] for n in numbers]
         if any(form.element != FP32.numpy_name or not form.dims for form in forms):
-            raise NoSeries(f"{i.op.type} reads other elements than fp32")
+            raise NoKernels(f"{i.op.type} reads other elements than fp32")
         dims = [form.dims for form in forms]
         line = series.line(self._onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
         words = written_chain.write(line, self._onednn, dims, operands, self._keep.number)
@@ -389,7 +389,7 @@ class _WrittenSteps:
 
 
 def _view_of(record: Any) -> Computation | None:
-    """Return the computation of a record that makes a view of its only operand; None of another one."""
+    """Return the computation of a record of a view of its only operand; None of another record."""
     match record:
         case CallRecord(ObjectAttribute(NumberedOperand(0), "reshape" | "squeeze" | "unsqueeze")):
             return Reshape()

@@ -82,8 +82,8 @@ def find_program(source: str | os.PathLike[str]) -> tuple[str, str]:
     """Return the paths of a program and of its parameters.
 
     Args:
-        source: the path of the program, with or without its ending, or a folder with one program. Of a compiled program that does not fit, such as one
-            whose files have changed, the paths of the network itself are returned, with a `ForeshapeWarning`.
+        source: the path of the program, with or without its ending, or a folder with one program. Of a compiled program with changed
+            files the paths of the network itself are returned, with a `ForeshapeWarning`.
 
     Raises:
         FormatError: there is nothing of this name; a folder without a program, or with several and none named ``inference``; a compiled program does not

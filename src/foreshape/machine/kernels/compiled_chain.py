@@ -32,7 +32,7 @@ from foreshape.machine.kernels.onednn_packed import order_of
 from foreshape.machine.kernels.written_chain import KINDS, LARGEST, CompiledSize, WrittenPrimitive, arguments_read
 
 _ANYWHERE = {"reordered": (SOURCE,), "product of values": (SOURCE, WEIGHTS)}
-"""The arguments of kinds that may begin at any element: columns of rows."""
+"""The arguments of kinds with a begin at any element: columns of rows."""
 
 
 class DoesNotFit(FormatError):
