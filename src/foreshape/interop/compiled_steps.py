@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foreshape.core.checked_json.readers import Reader, anything, count, listing, number, one_of, optional, record, series, truth, tupled
-from foreshape.errors import ForeshapeError, FormatError, border
+from foreshape.errors import ForeshapeError, FormatError
 from foreshape.machine.kernels.compiled_chain import CompiledChain
 from foreshape.machine.kernels.onednn_library import Library
 from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
@@ -293,9 +293,11 @@ class CompiledSteps:
         (result,) = step.results
         form = self._form.values[result]
         arguments = [read(what, x) for read, x in zip(kind.readers, step.arguments, strict=True)]
-        with border(f"{what}: its operands do not fit", FormatError):
+        try:
             elements = prod(dims[0]) if kind.elements is None else kind.elements(dims, arguments)
             function = row_function(getattr(computations, kind.name)(*arguments), [form.dims], form.element, ())
+        except (ValueError, IndexError, TypeError) as error:
+            raise FormatError(f"{what}: its operands do not fit: {error}") from None
         if function is None or (prod(form.dims) != elements if kind.elements is not None else prod(form.dims) > elements):
             raise FormatError(f"{what}: of operands {[list(d) for d in dims]} it has no result {list(form.dims)}")
 
