@@ -30,49 +30,49 @@ ROWS = CHANCE.standard_normal((2, 5, 8)).astype("float32")
 IDS = np.asarray([[1, 4, 2], [0, 0, 6]])
 
 
-def lstm() -> tuple[Any, Any]:
+def lstm(scope: fs.Scope) -> tuple[Any, Any]:
     x = layer.data("x", shape=["batch", "time", 8])
     return [x], layer.lstm(x, 6)[0]
 
 
-def attention() -> tuple[Any, Any]:
+def attention(scope: fs.Scope) -> tuple[Any, Any]:
     ids = layer.data("ids", shape=["batch", "words"], dtype="int64")
     x = layer.embedding(ids, [9, 8])
     return [ids], layer.layer_norm(x + layer.multi_head_attention(x, heads=2), begin_norm_axis=2)
 
 
-def bytes_by_range() -> tuple[Any, Any]:
+def bytes_by_range(scope: fs.Scope) -> tuple[Any, Any]:
     x, block = layer.data("x", shape=["n", 8]), fs.default_main_program().global_block
     whole = block.create_variable("whole", tensor(fs.INT8, 8, 5), persistable=True)
-    fs.default_scope().set("whole", CHANCE.integers(-127, 128, (8, 5)).astype("int8"))
+    scope.set("whole", CHANCE.integers(-127, 128, (8, 5)).astype("int8"))
     levels, scale, point = block.apply("dynamic_quantize_linear", {"X": x})
     return [x], layer.cast(block.apply("matmul_integer", {"X": levels, "Y": whole, "XZeroPoint": point}), "float32") * scale
 
 
-def branch() -> tuple[Any, Any]:
+def branch(scope: fs.Scope) -> tuple[Any, Any]:
     x = layer.data("x", shape=["n", 8])
     w = layer.create_parameter([8, 4], "float32")
     return [x], layer.cond(layer.reduce_sum(x) > 0.0, lambda: layer.matmul(x, w), lambda: layer.relu(layer.matmul(x, w)))
 
 
-def loop() -> tuple[Any, Any]:
+def loop(scope: fs.Scope) -> tuple[Any, Any]:
     x = layer.data("x", shape=["n", 4])
     w = layer.create_parameter([4, 4], "float32")
     count = layer.fill_constant([1], "int64", 3)
     return [x], layer.while_loop(lambda n, y: n > 0, lambda n, y: [n - 1, layer.tanh(layer.matmul(y, w))], [count, x])[1]
 
 
-def sequences() -> tuple[Any, Any]:
+def sequences(scope: fs.Scope) -> tuple[Any, Any]:
     ids = layer.data("ids", shape=["tokens"], dtype="int64", lod_level=1)
     return [ids], layer.sequence_pool(layer.embedding(ids, [9, 4]), "sum")
 
 
-def half() -> tuple[Any, Any]:
+def half(scope: fs.Scope) -> tuple[Any, Any]:
     x = layer.data("x", shape=["n", 8])
     return [x], layer.cast(layer.matmul(layer.cast(x, "bfloat16"), layer.create_parameter([8, 4], "bfloat16")), "float32")
 
 
-NETWORKS: dict[str, tuple[Callable[[], tuple[Any, Any]], Any, Any]] = {
+NETWORKS: dict[str, tuple[Callable[[fs.Scope], tuple[Any, Any]], Any, Any]] = {
     "lstm": (lstm, ROWS, ROWS[:, :, :7]),
     "attention": (attention, IDS, IDS + 100),
     "bytes by range": (bytes_by_range, ROWS[0], ROWS[0].astype("int64")),
@@ -90,10 +90,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("programs")
     (out / "itself").mkdir()
     for name, (describe, _, _) in NETWORKS.items():
-        fs.reset()
-        feeds, result = describe()
-        fs.Executor(seed=1).run(fs.default_startup_program())
-        fs.save_inference_model(out / "itself" / name, feeds, [result])
+        scope = fs.Scope()
+        with fs.program_guard(fs.Program(), fs.Program()):
+            feeds, result = describe(scope)
+            fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
+            fs.save_inference_model(out / "itself" / name, feeds, [result], scope=scope)
         made = fs.compile_model(out / "itself" / name, out=out / f"{name}.compiled")
         assert made.kernels == [] and made.difference in (0.0, None) and made.reason
     return out
