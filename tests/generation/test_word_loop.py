@@ -116,10 +116,11 @@ def test_operations_of_two_operands_and_sums_of_rows() -> None:
 
 @pytest.mark.long
 def test_code_read_back_from_numbas_folder_computes_the_same(tmp_path: Path) -> None:
-    """The first process compiles, the second reads: both run this file's tests."""
+    """The first process compiles, the second reads: both run the tests of this file and of sampling."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    files = [str(Path(__file__).with_name(name)) for name in ("test_word_loop.py", "test_word_sampling.py")]
     for _ in range(2):
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__)), "-m", "not long"]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-m", "not long"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:]
     assert any(tmp_path.rglob(f"word_loop.follow_{instructions.sources_checksum(instructions.FOLDER):08x}-*.nbc"))

@@ -310,7 +310,7 @@ def test_a_client_that_goes_away_leaves_its_places(server: BackgroundServer, mon
 
 def test_errors_of_the_writer_end_the_events(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = server.service.repository.find("llama")[0]
-    run, steps = model.model.run, list[int]()
+    run, steps = model.model.next_words, list[int]()
 
     def fails(*more: Any) -> Any:
         steps.append(1)
@@ -318,7 +318,7 @@ def test_errors_of_the_writer_end_the_events(server: BackgroundServer, monkeypat
             raise fs.ExecutionError("no luck")
         return run(*more)
 
-    monkeypatch.setattr(model.model, "run", fails)
+    monkeypatch.setattr(model.model, "next_words", fails)
     events = events_of(post(server, COMPLETIONS, prompt=PROMPT, stream=True))
     assert "no luck" in events[-1]["error"]["message"] and events[-1]["error"]["type"] == "server_error" and events[0]["choices"][0]["text"] == "€"
     steps[:] = [1] * 4

@@ -42,12 +42,12 @@ def best_of(score: float, word: int) -> int:
     return word
 
 
-def draw(scores: Tensor, settings: TextSettings, random: Any) -> int:
+def draw(scores: Tensor, settings: TextSettings, number: float) -> int:
     """Draw a word by its probability among the words left by the settings.
 
     Args:
         scores: ``[vocabulary]``.
-        random: a generator of numpy's, asked once.
+        number: a random one in [0, 1).
 
     Raises:
         ExecutionError: scores without probabilities, such as NaN.
@@ -71,7 +71,7 @@ def draw(scores: Tensor, settings: TextSettings, random: Any) -> int:
         if chosen is not None:
             parts, words = parts[chosen], chosen if words is None else words[chosen]
     sums = parts.cumsum(0)
-    index = min(int(torch.searchsorted(sums, random.random() * sums[-1].item(), right=True)), sums.shape[0] - 1)
+    index = min(int(torch.searchsorted(sums, number * sums[-1].item(), right=True)), sums.shape[0] - 1)
     return index if words is None else int(words[index])
 
 

@@ -16,6 +16,8 @@ from foreshape.apps.generation.writing import Writing
 from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
+from foreshape.machine.kernels.sampling_loop import UNDECIDED
+from foreshape.machine.kernels.word_sampling import Sampling
 
 _Text = TypeVar("_Text", bound=Writing)
 
@@ -186,12 +188,16 @@ class TextWriter:
                 rows.append(row)
                 places.append(place)
         with torch.inference_mode():
-            scores = self._scores(places, rows)
-            best = scores.max(-1)
-            scored, words = (as_list(numbers) for numbers in (best.values, best.indices))
+            last = [not place.beam and len(row) == len(place.waiting) for place, row in zip(places, rows, strict=True)]
+            samplings = [place.of.sampling(self.model.vocabulary) if is_last else None for place, is_last in zip(places, last, strict=True)]
+            scores, words = self._scores(places, rows, samplings)
+            best = None
+            if any(is_last and word < 0 for is_last, word in zip(last, words, strict=True)):
+                best = [*zip(*(as_list(numbers) for numbers in scores.max(-1)), strict=True)]
             for index, place in enumerate(places):
-                if not place.waiting and not place.beam:
-                    _attempt(place.of, lambda text, index=index: text.go_on(scores[index], (scored[index], words[index])))
+                if last[index]:
+                    chosen = words[index] if words[index] >= 0 else None
+                    _attempt(place.of, lambda text, index=index, chosen=chosen: text.go_on(scores[index], chosen, None if best is None else best[index]))
             for writing in [w for w in self._running if isinstance(w, Beams)]:
                 lines = [places.index(place) for place in writing.places if not place.waiting and place in places]
                 if lines:
@@ -207,23 +213,27 @@ class TextWriter:
                 self._places.leave(place)
         return ended
 
-    def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
-        """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
+    def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]], samplings: Sequence[Sampling | None]) -> tuple[Tensor, list[int]]:
+        """Return the scores behind new rows, and the words as of `LanguageModel.next_words`.
+
+        If they cannot be computed side by side, each place's are alone, and its error is of its text alone.
+        """
         try:
-            scores = self.model.run(rows, [p.number for p in places], [p.length for p in places])
+            scores, words = self.model.next_words(rows, [p.number for p in places], [p.length for p in places], samplings)
             self._places.ran()
         except Exception as error:
             self._places.ran()
             if len(places) > 1:
-                return torch.cat([self._scores([place], [row]) for place, row in zip(places, rows, strict=True)])
+                alone = [self._scores([place], [row], [sampling]) for place, row, sampling in zip(places, rows, samplings, strict=True)]
+                return torch.cat([scores for scores, _ in alone]), [word for _, words in alone for word in words]
             places[0].of.fail(error)
-            scores = torch.full((1, self.model.vocabulary), torch.nan)
+            scores, words = torch.full((1, self.model.vocabulary), torch.nan), [UNDECIDED]
         for place, row in zip(places, rows, strict=True):
             if not place.of.words and place.length == place.of.shared:
                 self.shared += place.of.shared
             place.took(len(row))
             self.computed += len(row)
-        return scores
+        return scores, words
 
     # --- places
 
