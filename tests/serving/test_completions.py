@@ -205,7 +205,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (COMPLETIONS, {"prompt": ["a"] * 40, "n": 2}, "prompt", "64 texts"),
     (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs", "from 0 to 20; seen True"),
     (COMPLETIONS, {"prompt": "a", "logprobs": -1}, "logprobs", "from 0 to 20"),
-    (COMPLETIONS, {"prompt": "a", "logprobs": 1, "echo": True}, "logprobs", "not supported with echo"),
     (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
     (COMPLETIONS, {"prompt": "a", "best_of": 3}, "best_of", "not supported"),
     (COMPLETIONS, {"prompt": "a", "presence_penalty": 2.5}, "presence_penalty", "from -2 to 2"),

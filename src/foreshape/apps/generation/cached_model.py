@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from functools import cached_property, partial
+from typing import Any
 
 from foreshape.apps.generation.decoder_source import DecoderOrigin
 from foreshape.apps.generation.gguf_saving import save_gguf
@@ -197,14 +198,21 @@ class LanguageModel:
             results = None if step is None else step.run([row[0] for row in rows], slots, held, samplings)
             if results is not None:
                 return results
+        scores = to_tensor(self._run(self.feed_of(rows, slots, held))[0])
+        return scores, sampled_words(scores, samplings, self._threads or threads_here())
+
+    def feed_of(self, rows: Sequence[Sequence[int]], slots: Sequence[int], held: Sequence[int]) -> dict[str, Any]:
+        """Return the network's inputs for new words.
+
+        Args:
+            rows, slots, held: as for `next_words`.
+        """
         flat = torch.tensor([word for row in rows for word in row], dtype=torch.int64)
-        feed = {
+        return {
             self.words.name: LoDTensor.of_lengths(flat, [[len(row) for row in rows]]),
             self.cache.slots.name: torch.tensor(slots, dtype=torch.int64),
             self.cache.held.name: torch.tensor(held, dtype=torch.int64),
         }
-        scores = to_tensor(self._run(feed)[0])
-        return scores, sampled_words(scores, samplings, self._threads or threads_here())
 
     def _word_step(self) -> WordStep | None:
         """Return the step of one word for each text in machine code, made at its first use and for new tensors; None if the network has none."""
