@@ -61,12 +61,7 @@ def exports(module: Path) -> dict[str, str]:
     nodes = list(ast.walk(ast.parse(module.read_text(encoding="utf-8"))))
     for node in nodes:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            listed = isinstance(node.value, ast.List)  # else what is imported as itself
-            names = (
-                ast.literal_eval(node.value)
-                if listed
-                else sorted(a.name for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names if a.asname == a.name)
-            )
+            names = ast.literal_eval(node.value) if isinstance(node.value, ast.List) else sorted(origin)  # all that is imported at first use
     return {n: origin.get(n, (own, n))[0] for n in names}
 
 
