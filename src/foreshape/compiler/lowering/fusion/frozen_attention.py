@@ -11,7 +11,7 @@ from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused, fus
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value
 from foreshape.core.dims import Size, equal, product
-from foreshape.language.operator.computations import AttentionOverRows, DenseAttention, Reshape, Slicing, Transposition
+from foreshape.language.operator.computations import AttentionOverRows, DenseAttention, Reshape, Slicing, Softmax, Transposition
 from foreshape.machine.kernels.attention import AttentionMemory
 from foreshape.machine.kernels.call_record import NamedConstant, of_operands
 from foreshape.machine.kernels.fused import FusedKernel
@@ -24,6 +24,7 @@ _HEADS_FIRST, _TURNED = (0, 2, 1, 3), (0, 2, 3, 1)
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(Softmax,),
     after={"attention": "finds the kernels of attention", "frozen_linear": "makes one product of those of Q, K and V"},
     needs=(Feature.ONEDNN,),
 )

@@ -25,7 +25,7 @@ from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.FUSE, needs=(Feature.ONEDNN,))
+@rewrite(RewriteStage.FUSE, begins=(LayerNorm, Power), needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
