@@ -315,7 +315,8 @@ def spread() -> Any:
     left, right = layer.unsqueeze(layer.unsqueeze(x, [1]), [3]), layer.unsqueeze(layer.fc(x, 4), [2, 3])
     examples = layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), "float32")
     ones = layer.fill_constant([layer.slice(layer.shape(x), [0], [0], [1]), 4, 5, 1], "float32", 1.0)
-    loss = layer.reduce_sum(layer.square(layer.multiply(left, right) + ones)) / examples
+    six = layer.cast(layer.equal(layer.slice(layer.shape(x), [0], [0], [1]), layer.fill_constant([1], "int32", 6)), "float32")
+    loss = layer.reduce_sum(layer.square(layer.multiply(left, right) + ones * six)) / examples
     fs.optimizer.SGD(0.1).minimize(loss)
     return loss
 
@@ -327,7 +328,7 @@ EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     bags: {"bags": 1, "linear": 1, "linear_gradient": 1},
     kept: {"class_loss": 0, "linear": 2},
     wider: {"class_loss": 0, "linear": 1},
-    spread: {"views": 1, "read_sizes": 3},
+    spread: {"views": 1, "read_sizes": 4},
     turned: {"linear": 3, "linear_gradient": 3, "descent": 7, "normalization": 2},
 }
 
