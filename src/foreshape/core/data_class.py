@@ -93,7 +93,7 @@ _PYTHONS_ATTRIBUTES = {name: _PythonsAttribute(name) for name in ("__dataclass_f
 
 
 def _with_slots(cls: Any) -> tuple[_Fields, Any]:
-    """Return the fields of a class, with those of its bases before them, and the same class with slots for them."""
+    """Return the fields of a class, the ones of its bases first, and the same class with slots for them."""
     members = dict(cls.__dict__)
     form: _Fields = {}
     for base in cls.__mro__[:0:-1]:

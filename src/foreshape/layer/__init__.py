@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from foreshape.core.lazy_names import lazy_names, lazy_value
 
 if TYPE_CHECKING:
-    from foreshape.layer.exports import *
+    from foreshape.layer.public_layers import *
 
-_EXPORTS = "foreshape.layer.exports"
+_EXPORTS = "foreshape.layer.public_layers"
 """The list of public names and their files, each imported when its name is first used: a saved network needs few of them for its answer."""
 _ROOMS = ("detection",)
 
 
 class _Room(ModuleType):
-    """A module that hides its files from its users, so that ``layer.attention`` is reported as a missing name. Imports find them all the same."""
+    """A module with files hidden from its users: ``layer.attention`` is reported as a missing name. Imports find them all the same."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(value, ModuleType) or name in _ROOMS:

@@ -76,7 +76,7 @@ _FUNCTIONS: Final = {
 }
 """A function of numpy's or of torch's on tensors -> the code to write here, for other names than of a method or a layer."""
 
-_LAYERS: Final = {n: f"layer.{n}(x)" for n in lazy_names("foreshape.layer.exports") if n[0].islower()} | {
+_LAYERS: Final = {n: f"layer.{n}(x)" for n in lazy_names("foreshape.layer.public_layers") if n[0].islower()} | {
     n: words for n, words in CALLED_ELSEWHERE.items() if n[0].islower()
 }
 METHOD_HINTS: Final[dict[str, str]] = _LAYERS | _METHODS

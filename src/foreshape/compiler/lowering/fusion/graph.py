@@ -128,7 +128,7 @@ class Graph:
         return self._left(self._undoing.get(kind, ()))
 
     def may_match(self, rewrite: Rewrite) -> bool:
-        """Return False if none of the original instructions has a computation from which a rewrite looks."""
+        """Return False if no original instruction has a computation where a rewrite begins."""
         if not rewrite.begins and not rewrite.undoes:
             return True
         return any(kind.__name__ in rewrite.begins for kind in self._computing) or any(kind.__name__ in rewrite.undoes for kind in self._undoing)

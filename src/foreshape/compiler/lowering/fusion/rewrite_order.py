@@ -49,8 +49,8 @@ class Rewrite:
         name: of its module.
         after: the names of rewrites of its stage before it -> the reason, with them as its subject.
         needs: the features of a target with the kernels that it puts in; without them it runs for every target.
-        begins: the names of the computations from which it looks; no names where it looks from others, or from all.
-        undoes: likewise, of computations whose gradient ops it looks from.
+        begins: the names of the computations where it begins to match; none if it looks at calls of any.
+        undoes: likewise, of computations with gradient ops where it begins.
     """
 
     name: str
@@ -88,7 +88,7 @@ def rewrite(
 
 @cache
 def rewrites() -> tuple[Rewrite, ...]:
-    """Return all rewrites of this package, in their order of application, as their sources declare them: a step imports the ones that may match."""
+    """Return all rewrites of this package, in their order of application, as declared in their sources. A step imports its possible matches."""
     folder = os.path.dirname(__file__)
     members: list[Rewrite] = []
     for file in os.listdir(folder):
