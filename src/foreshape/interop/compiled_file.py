@@ -13,7 +13,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foreshape.core.checked_json.bounded_json import parse
 from foreshape.core.checked_json.readers import checksum, count, document, listing, mapping, of_format, optional, series, text
@@ -22,10 +22,12 @@ from foreshape.core.version import VERSION
 from foreshape.errors import FeedError, ForeshapeWarning, FormatError, MemoryPlanError, SchemaError, border
 from foreshape.interop.results import Results, feed_of
 from foreshape.language.wire.files import map_file, replacing
-from foreshape.machine.kernels.compiled_chain import CompiledChain, DoesNotFit
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
 from foreshape.machine.process.machine_memory import default_limit
+
+if TYPE_CHECKING:
+    from foreshape.machine.kernels.compiled_chain import CompiledChain
 
 ENDING: Final = ".compiled"
 MAGIC: Final = b"\x89foreshape cmp\r\n"
@@ -323,6 +325,8 @@ class CompiledModel:
 
     @collector_waits
     def _new_chain(self, size: CompiledSize) -> CompiledChain | None:
+        from foreshape.machine.kernels.compiled_chain import CompiledChain, DoesNotFit  # not for networks that are not compiled
+
         limit = default_limit()
         if limit is not None and size.nbytes > limit.size:
             raise MemoryPlanError(f"this size needs {size.nbytes:,} bytes, and a run may take {limit.size:,} ({limit.words})")
