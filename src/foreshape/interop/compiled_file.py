@@ -29,7 +29,6 @@ from foreshape.interop.compiled_head import (
 from foreshape.interop.compiled_steps import ArrayForm, CompiledSteps, StepsForm, steps_form
 from foreshape.interop.results import Results, feed_of
 from foreshape.language.wire.files import map_file
-from foreshape.machine.kernels.compiled_chain import DoesNotFit
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.written_chain import LARGEST
 from foreshape.machine.process.machine_memory import default_limit
@@ -229,6 +228,8 @@ class CompiledModel:
 
     @collector_waits
     def _new_steps(self, index: int) -> CompiledSteps | None:
+        from foreshape.machine.kernels.compiled_chain import DoesNotFit  # not for networks that are not compiled
+
         size, fetched = self._file.description.sizes[index], self._file.description.fetched[index]
         limit = default_limit()
         if limit is not None and size.nbytes > limit.size:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foreshape.core.checked_json.readers import Reader, anything, count, listing, number, one_of, optional, record, series, truth, tupled
 from foreshape.errors import ForeshapeError, FormatError
-from foreshape.machine.kernels.compiled_chain import CompiledChain
 from foreshape.machine.kernels.onednn_library import Library
 from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
 
@@ -273,6 +272,8 @@ class CompiledSteps:
                 self._dead[index].append(value)
 
     def _series(self, what: str, library: Library, step: StepForm, constants: Sequence[tuple[int, int]], threads: int | None) -> Callable[..., Sequence[Any]]:
+        from foreshape.machine.kernels.compiled_chain import CompiledChain  # not for networks that are not compiled
+
         number = step.arguments[0] if len(step.arguments) == 1 else None
         if type(number) is not int or not 0 <= number < len(self._form.series):
             raise FormatError(f"{what}: there is no series {step.arguments}")
