@@ -29,7 +29,7 @@ _HEADS_FIRST, _TURNED = (0, 2, 1, 3), (0, 2, 3, 1)
     needs=(Feature.ONEDNN,),
 )
 def apply(graph: Graph) -> int:
-    if not graph.lowered.frozen or graph.lowered.whole:
+    if not graph.lowered.frozen:
         return 0
     calls = [i for place in graph.places for i in place if fused_as(i, DenseAttention) is not None]
     return sum(_rewrite(graph, i) for i in calls) if calls and library() is not None else 0
