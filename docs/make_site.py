@@ -41,9 +41,9 @@ INTERNAL = {
 @cache
 def _imports(module: Path) -> dict[str, tuple[str, str]]:
     """Name -> the module that it comes from, and what it is called there, of everything that a file imports from this package."""
-    listing = module.with_name("exports.py")  # of a package whose names are imported when they are first used
-    source = listing if module.name == "__init__.py" and listing.exists() else module
-    nodes = [*ast.walk(ast.parse(source.read_text(encoding="utf-8")))]
+    text = module.read_text(encoding="utf-8")
+    listing = re.search(r'^_EXPORTS = "([\w.]+)"$', text, re.M)  # of a package whose names are imported when they are first used
+    nodes = [*ast.walk(ast.parse(_file(listing[1]).read_text(encoding="utf-8") if listing else text))]
     named = {n.value.id: t.id for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name) for t in n.targets if isinstance(t, ast.Name)}
     found = [n for n in nodes if isinstance(n, ast.ImportFrom) and n.level == 0 and (n.module or "").startswith("foreshape")]
     return {named.get(alias.name) or alias.asname or alias.name: (f"{node.module}", alias.name) for node in found for alias in node.names}
@@ -61,12 +61,7 @@ def exports(module: Path) -> dict[str, str]:
     nodes = list(ast.walk(ast.parse(module.read_text(encoding="utf-8"))))
     for node in nodes:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            listed = isinstance(node.value, ast.List)  # else what is imported as itself
-            names = (
-                ast.literal_eval(node.value)
-                if listed
-                else sorted(a.name for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names if a.asname == a.name)
-            )
+            names = ast.literal_eval(node.value) if isinstance(node.value, ast.List) else sorted(origin)  # all that is imported at first use
     return {n: origin.get(n, (own, n))[0] for n in names}
 
 

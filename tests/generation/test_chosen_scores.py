@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,25 @@ def test_a_stop_takes_its_words_probabilities_with_it(llama: fs.LanguageModel) -
             fs.generate(llama, PROMPTS[:1], 8, logprobs=count)  # type: ignore[call-overload]
     with pytest.raises(fs.SchemaError, match="stop, on_word and logprobs"):
         fs.generate(llama, PROMPTS[:1], 8, logprobs=1, beams=2)
+
+
+def test_an_echo_has_the_probabilities_of_the_prompt(llama: fs.LanguageModel) -> None:
+    """Also of long prompts in parts, and beside the same prompt without an echo: they take no rows of each other without scores."""
+    prompts = [[3], *PROMPTS, (PROMPTS[0] * 5)[:20], (PROMPTS[0] * 5)[:20]]
+    plain = fs.generate(llama, prompts, 4, logprobs=2)
+    for rows in (4096, 3):
+        echoed = fs.generate(llama, prompts, 4, logprobs=2, echo=True, prompt_rows=rows)
+        for prompt, text, words in zip(prompts, echoed, plain, strict=True):
+            assert [c.word for c in text] == prompt + [c.word for c in words]
+            assert math.isnan(text[0].logprob) and text[0].best == ()
+            np.testing.assert_allclose([c.logprob for c in text[len(prompt) :]], [c.logprob for c in words], atol=1e-5)
+            for place in range(1, len(prompt)):
+                true = logs(llama, prompt[:place])
+                assert abs(text[place].logprob - true[prompt[place]]) < 1e-5
+                np.testing.assert_allclose([number for _, number in text[place].best], np.sort(true)[:-3:-1], atol=1e-5)
+    assert fs.generate(llama, prompts, 4, echo=True) == [prompt + [c.word for c in words] for prompt, words in zip(prompts, plain, strict=True)]
+    writer = fs.TextWriter(llama)
+    assert writer.add(PROMPTS[0], echo=True).prompt_choices == []
 
 
 def best_words(model: fs.LanguageModel, prompt: list[int], most: int, change: Any) -> list[int]:

@@ -67,14 +67,14 @@ def test_a_dropped_text_of_nan_leaves_nothing_behind(sick):
 
 def test_an_error_of_the_network_is_of_its_text_alone(sick, monkeypatch):
     """A run that fails side by side is tried text by text: the memory may be short for all together, or one text at fault."""
-    run = sick.run
+    run = sick.next_words
 
     def fails(rows: Any, *more: Any) -> Any:
         if len(rows) > 1 or rows[0][:3] == [6, 6, 6]:
             raise fs.MemoryPlanError("too much")
         return run(rows, *more)
 
-    monkeypatch.setattr(sick, "run", fails)
+    monkeypatch.setattr(sick, "next_words", fails)
     writer = fs.TextWriter(sick)
     made = [writer.add(p, most=16) for p in ([6, 6, 6], *TOLD["prompts"][:3])]
     assert [str(e) for e in written_on(writer)] == ["too much"]

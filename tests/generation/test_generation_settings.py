@@ -6,7 +6,6 @@ import json
 import shutil
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import generation_settings as told
@@ -52,7 +51,7 @@ def test_draws_have_the_probabilities_of_transformers(name: str):
     """The words drawn for numbers all over [0, 1) come as often as transformers' own changes of the scores say."""
     settings = settings_of(told.DRAWS[name] | {"do_sample": True}, "generation_config.json")
     scores, count = torch.tensor(told.scores()), 600
-    drawn = [draw(scores, settings, SimpleNamespace(random=lambda at=at: (at + 0.5) / count)) for at in range(count)]
+    drawn = [draw(scores, settings, (at + 0.5) / count) for at in range(count)]
     np.testing.assert_allclose(np.bincount(drawn, minlength=len(scores)) / count, KNOWN["draws"][name], atol=4e-3)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from foreshape.machine.kernels import grouped_weights, word_loop
+from foreshape.machine.kernels import grouped_weights, instructions, word_loop
 from foreshape.machine.kernels.loop_team import run_together
 
 pytestmark = pytest.mark.skipif(not word_loop.can_compile(), reason="numba is not installed")
@@ -116,10 +116,20 @@ def test_operations_of_two_operands_and_sums_of_rows() -> None:
 
 @pytest.mark.long
 def test_code_read_back_from_numbas_folder_computes_the_same(tmp_path: Path) -> None:
-    """The first process compiles, the second reads: both run this file's tests."""
+    """The first process compiles, the second reads: both run the tests of this file and of sampling."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    files = [str(Path(__file__).with_name(name)) for name in ("test_word_loop.py", "test_word_sampling.py")]
     for _ in range(2):
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__)), "-m", "not long"]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-m", "not long"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:]
-    assert any(tmp_path.rglob("*.nbc"))
+    assert any(tmp_path.rglob(f"word_loop.follow_{instructions.sources_checksum(instructions.FOLDER):08x}-*.nbc"))
+
+
+def test_code_on_disk_is_of_all_files_with_functions(tmp_path: Path) -> None:
+    """Numba looks at the file of the outermost function alone: after a change of another one it read back older code."""
+    (tmp_path / "one.py").write_text("x = 1")
+    (tmp_path / "two.py").write_text("y = 1")
+    before = instructions.sources_checksum(tmp_path)
+    (tmp_path / "two.py").write_text("y = 2")
+    assert instructions.sources_checksum(tmp_path) != before

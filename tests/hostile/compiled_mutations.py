@@ -23,7 +23,7 @@ import numpy as np
 from support.survival import checked_words
 
 import foreshape as fs
-from foreshape.interop.compiled_file import BEGIN, HEAD, MAGIC
+from foreshape.interop.compiled_head import BEGIN, HEAD, MAGIC
 
 NUMBERS = (-1, 0, 1, 2, 3, 4, 64, 1 << 10, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, (1 << 40) + 1, 1 << 62, 1 << 63, 1 << 200)
 FRACTIONS = (0.5, -1.0, float("nan"), float("inf"))
@@ -40,8 +40,9 @@ def parts(data: bytes) -> tuple[Any, bytes]:
 def sealed(description: Any, constants: bytes) -> bytes:
     """Return a file with a head that is right."""
     words = json.dumps(description).encode()
-    rest = words.ljust(-(-(HEAD.size + len(words)) // BEGIN) * BEGIN - HEAD.size, b"\0") + constants
-    return HEAD.pack(MAGIC, len(words), HEAD.size + len(rest), hashlib.sha256(rest).digest()) + rest
+    padded = words.ljust(-(-(HEAD.size + len(words)) // BEGIN) * BEGIN - HEAD.size, b"\0")
+    head, behind = (hashlib.sha256(part).digest() for part in (padded, constants))
+    return HEAD.pack(MAGIC, len(words), HEAD.size + len(padded) + len(constants), head, behind) + padded + constants
 
 
 def places(of: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -54,7 +55,8 @@ def places(of: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def change(description: Any, of: random.Random) -> str:
     """Change one value, or leave it out, give it twice, or swap it with another; return what was done."""
-    ways = [way for way in places(description) if way[0] in ("sizes", "constants", "fetched", "inputs", "outputs") or of.random() < 0.1]
+    changed = ("sizes", "constants", "fetched", "inputs", "outputs", "parameters", "program")
+    ways = [way for way in places(description) if way[0] in changed or of.random() < 0.1]
     *head, last = way = of.choice(ways)
     parent = description
     for key in head:
@@ -77,6 +79,13 @@ def change(description: Any, of: random.Random) -> str:
     return f"{kind} at {way}"
 
 
+def flip(description: Any, constants: bytes, of: random.Random) -> tuple[bytes, str]:
+    """Return the constants with a bit of a program flipped, and what was done."""
+    out, at = bytearray(constants), of.randrange(8 * description["program"])
+    out[at // 8] ^= 1 << at % 8
+    return bytes(out), f"bit {at} of the program"
+
+
 def main(path: str, seed: str, count: str, folder: str) -> None:
     warnings.simplefilter("ignore")
     description, constants = parts(Path(path).read_bytes())
@@ -84,14 +93,25 @@ def main(path: str, seed: str, count: str, folder: str) -> None:
     for at in range(int(count)):
         of = random.Random(f"{seed} {at}")
         changed = json.loads(json.dumps(description))
-        done = [change(changed, of) for _ in range(of.choice((1, 1, 2)))]
+        rest = constants
+        if "program" in changed and of.random() < 0.5:
+            rest, words = flip(changed, constants, of)
+            done = [words]
+        else:
+            done = [change(changed, of) for _ in range(of.choice((1, 1, 2)))]
+        if type(size := changed.get("program")) is int and "digest" in changed and 0 <= size <= len(rest):
+            changed["digest"] = hashlib.sha256(rest[:size]).hexdigest()
         file = Path(folder) / "changed.compiled"
-        file.write_bytes(sealed(changed, constants))
+        file.write_bytes(sealed(changed, rest))
         (Path(folder) / "done.txt").write_text(f"{at}: {done}")
         try:
             predictor = fs.Predictor(file)
-            for size in predictor._session.sizes:
-                predictor({n: np.ones(dims, np.float32) for n, dims in size.items() if np.prod([float(d) for d in dims]) < 1 << 20})
+            if predictor._session is None:  # a program
+                predictor(np.ones((1, 3, 4), np.float32))
+            else:
+                for size in predictor._session.sizes:
+                    elements = predictor._session.elements
+                    predictor({n: np.ones(dims, elements[n]) for n, dims in size.items() if np.prod([float(d) for d in dims]) < 1 << 20})
             ran += 1
         except fs.ForeshapeError as error:
             checked_words(error)

@@ -16,7 +16,7 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.interop import compiled_file
+from foreshape.interop import compiled_head
 from foreshape.interop.compiled_file import CompiledFile
 from foreshape.machine.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, Library, library
 
@@ -59,7 +59,7 @@ def test_a_network_of_bytes_is_the_same(net: Path, tmp_path: Path) -> None:
     for of in SIZES:
         x = numbers(*of["x"])
         assert same(compiled.run(x), whole.run(x))
-    primitives = CompiledFile(tmp_path / "bytes.compiled").description.sizes[0].primitives
+    primitives = CompiledFile(tmp_path / "bytes.compiled").description.sizes[0].series[0].primitives
     assert sum(STEP_OF | SOURCE in dict(p.constants) for p in primitives) > 3, "few kernels read bytes"
 
 
@@ -125,7 +125,7 @@ def changed(path: Path) -> None:
 MISFITS = {
     "another size": (lambda path, patch: None, "not compiled for x \\[1, 3, 8, 8\\]"),
     "changed parameters": (lambda path, patch: changed(path), "net.pdiparams has changed"),
-    "another version": (lambda path, patch: patch.setattr(compiled_file, "VERSION", "9.9"), "compiled by foreshape"),
+    "another version": (lambda path, patch: patch.setattr(compiled_head, "VERSION", "9.9"), "compiled by foreshape"),
     "without the library": (lambda path, patch: patch.setenv(SWITCH, "torch"), "oneDNN's library is not there"),
     "another machine": (lambda path, patch: patch.setattr(Library, "identity", lambda self: "0"), "and here is 0"),
     "another kernel": (lambda path, patch: patch.setattr(Library, "layout", lambda self, of: []), "orders the weight otherwise"),
@@ -168,29 +168,89 @@ def test_other_numbers_go_to_the_network_itself(net: Path):
         assert same(compiled(np.ones((1, 3, 16, 12))), fs.Predictor(net)(np.ones((1, 3, 16, 12), np.float32)))
 
 
-def refused(make: Any, *sizes: dict[str, list[int]]) -> str:
-    with pytest.raises(fs.ForeshapeError) as found:
-        make()
-        fs.compile_model("net", sizes)
-    assert not os.path.exists("net.compiled")
-    return f"{type(found.value).__name__}: {found.value}"
-
-
-def test_what_is_not_compiled_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_network_that_is_no_series_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     x, ids = layer.data("x", shape=["n", 4]), layer.data("ids", shape=["n", 1], dtype="int64")
     hidden = layer.fc(x, 3)
     fs.Executor(seed=1).run(fs.default_startup_program())
 
-    def save(feeds: Any, out: Any) -> Any:
-        return lambda: fs.save_inference_model("net", feeds, [out])
+    def reason(feeds: Any, out: Any, *sizes: dict[str, list[int]]) -> str:
+        fs.save_inference_model("net", feeds, [out])
+        made = fs.compile_model("net", sizes)
+        assert made.kernels == [] and made.difference == 0.0
+        return made.reason
 
-    assert "ExecutionError" in (words := refused(save([x], layer.cumsum(hidden)), {"x": [2, 4]})) and "needs cumsum" in words
-    assert "x is f32[n, 4]; a network is compiled for sizes" in refused(save([x], hidden))
-    words = "a network is compiled for dense inputs of fp32; an encoder of padded texts with ragged=, or --ragged"
-    assert f"ids is i64[2, 1]; {words}" in refused(save([ids], layer.one_hot(ids, 3)), {"ids": [2, 1]})
+    assert reason([x], layer.cumsum(hidden), {"x": [2, 4]}) == "oneDNN's library and numpy have no kernels for cumsum"
+    assert "x is f32[n, 4]; kernels are chosen for sizes" in reason([x], hidden)
+    assert "for one_hot" in reason([ids], layer.one_hot(ids, 3), {"ids": [2, 1]})
     tokens = layer.data("tokens", shape=["tokens"], dtype="int64", lod_level=1)
-    assert words in refused(save([tokens], layer.one_hot(tokens, 3)))
+    assert "kernels are chosen for sizes" in reason([tokens], layer.one_hot(tokens, 3))
+    monkeypatch.setenv(SWITCH, "torch")
+    assert "oneDNN's own library is not there" in reason([x], hidden, {"x": [2, 4]})
+    with pytest.raises(fs.SchemaError, match="is compiled already"):
+        fs.compile_model("net.compiled")
+
+
+def encoder(folder: Path) -> Path:
+    """Save an encoder of padded texts of ids."""
+    ids, seen = (layer.data(name, shape=["n", "words"], dtype="int64") for name in ("ids", "seen"))
+    mask = layer.unsqueeze(layer.scale(layer.cast(seen, "float32"), 1e4, -1e4), [1, 2])
+    h = layer.embedding(layer.where(ids < 0, ids + 30, ids), [30, 16])
+    for _ in range(2):
+        h = layer.layer_norm(h + layer.multi_head_attention(h, heads=2, mask=mask), begin_norm_axis=2)
+        h = layer.layer_norm(h + layer.fc(layer.gelu(layer.fc(h, 32, flatten_last=1)), 16, flatten_last=1), begin_norm_axis=2)
+    out, scope = layer.fc(h[:, 0], 3), fs.Scope()
+    fs.Executor(seed=2).run(fs.default_startup_program(), scope=scope)
+    fs.save_inference_model(folder / "encoder", [ids, seen], [h, out, ids], scope=scope)
+    return folder / "encoder"
+
+
+def test_an_encoder_of_ids_needs_no_torch(tmp_path: Path):
+    path = encoder(tmp_path)
+    made = fs.compile_model(path, [{"ids": [2, 6], "seen": [2, 6]}, {"ids": [1, 3], "seen": [1, 3]}])
+    assert len(made.kernels) == 2 and made.kernels[0] >= 20 and made.difference < 1e-6
+    chance = np.random.default_rng(1)
+    ids, seen = chance.integers(-30, 30, (2, 6)), chance.integers(0, 2, (2, 6)) | (np.arange(6) == 0)
+    for name, array in (("ids", ids), ("seen", seen)):
+        np.save(tmp_path / f"{name}.npy", array)
+    code = f"""
+import sys, numpy
+import foreshape as fs
+ids, seen = (numpy.load(f"{tmp_path}/{{name}}.npy") for name in ("ids", "seen"))
+predictor = fs.Predictor("{path}.compiled")
+first, again = predictor(ids, seen), predictor({{"ids": ids, "seen": seen}})
+assert all((first[k] == again[k]).all() for k in range(3)) and first[2] is not ids
+numpy.savez("{tmp_path}/found.npz", *first.values())
+try:
+    predictor(ids + 100, seen)
+except fs.ExecutionError as error:
+    assert "must be in [0, 30" in str(error), error
+else:
+    raise AssertionError
+assert not {{"torch", "google.protobuf", "foreshape.runtime.engine"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    itself = fs.Predictor(path)
+    with np.load(tmp_path / "found.npz") as found:
+        for at, wanted in enumerate(itself(ids, seen).values()):
+            assert found[f"arr_{at}"].dtype == wanted.dtype
+            np.testing.assert_allclose(found[f"arr_{at}"], wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(fs.ExecutionError, match=r"must be in \[0, 30\)"):
+        itself(ids + 100, seen)
+
+
+def test_a_result_that_is_an_input_or_a_constant_is_the_callers_own(tmp_path: Path):
+    x = layer.data("x", shape=["n", 3])
+    constant = layer.fill_constant([2, 3], "float32", 2.0)
+    fs.save_inference_model(tmp_path / "net", [x], {"same": layer.reshape(x, [-1, 1, 3]), "fixed": constant, "more": x + constant})
+    assert fs.compile_model(tmp_path / "net", [{"x": [2, 3]}]).difference == 0.0
+    given = numbers(2, 3)
+    compiled = fs.Predictor(tmp_path / "net.compiled")
+    for _ in range(2):
+        found = compiled(given.copy())
+        assert np.array_equal(found["same"][:, 0], given) and (found["fixed"] == 2.0).all() and np.array_equal(found["more"], given + 2)
+        for result in found.values():
+            result += 1.0
 
 
 def test_the_command(net: Path, tmp_path: Path):

@@ -16,7 +16,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.compiler.lowering import fuse, fusion, lower
-from foreshape.compiler.lowering.fusion import apply_all, rewrites
+from foreshape.compiler.lowering.fusion import apply_all, rewrite_order, rewrites
 from foreshape.compiler.lowering.fusion.rewrite_order import Rewrite, RewriteStage, in_order
 from foreshape.core.spec import tensor
 from foreshape.errors import DescriptionError, SchemaError
@@ -62,6 +62,13 @@ def test_every_file_is_one_rewrite_or_shared():
 
 
 @pytest.mark.parametrize("rewrite", rewrites(), ids=lambda r: r.name)
+def test_a_rewrite_is_declared_as_its_source_says(rewrite: Rewrite) -> None:
+    """A step imports the modules of the rewrites that may match, and knows the others by their sources."""
+    assert rewrite.apply.__name__ == "apply"
+    assert rewrite_order._registered[rewrite.name] == (rewrite, rewrite.apply)
+
+
+@pytest.mark.parametrize("rewrite", rewrites(), ids=lambda r: r.name)
 def test_a_rewrite_says_what_is_there_before_and_after(rewrite: Rewrite):
     what, parts = reference.sections(sys.modules[rewrite.apply.__module__])
     assert what.endswith(".") and all(parts.values())
@@ -79,7 +86,7 @@ def test_another_form_is_refused(words: str):
 
 
 def of_names(*after: tuple[str, RewriteStage, tuple[str, ...]]) -> list[Rewrite]:
-    return [Rewrite(name, lambda graph: 0, stage, dict.fromkeys(names, "is a reason")) for name, stage, names in after]
+    return [Rewrite(name, stage, dict.fromkeys(names, "is a reason"), (), (), ()) for name, stage, names in after]
 
 
 def test_rewrites_come_by_stages_behind_the_ones_that_they_name_and_by_name() -> None:
@@ -308,7 +315,8 @@ def spread() -> Any:
     left, right = layer.unsqueeze(layer.unsqueeze(x, [1]), [3]), layer.unsqueeze(layer.fc(x, 4), [2, 3])
     examples = layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), "float32")
     ones = layer.fill_constant([layer.slice(layer.shape(x), [0], [0], [1]), 4, 5, 1], "float32", 1.0)
-    loss = layer.reduce_sum(layer.square(layer.multiply(left, right) + ones)) / examples
+    six = layer.cast(layer.equal(layer.slice(layer.shape(x), [0], [0], [1]), layer.fill_constant([1], "int32", 6)), "float32")
+    loss = layer.reduce_sum(layer.square(layer.multiply(left, right) + ones * six)) / examples
     fs.optimizer.SGD(0.1).minimize(loss)
     return loss
 
@@ -320,7 +328,7 @@ EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     bags: {"bags": 1, "linear": 1, "linear_gradient": 1},
     kept: {"class_loss": 0, "linear": 2},
     wider: {"class_loss": 0, "linear": 1},
-    spread: {"views": 1, "read_sizes": 3},
+    spread: {"views": 1, "read_sizes": 4},
     turned: {"linear": 3, "linear_gradient": 3, "descent": 7, "normalization": 2},
 }
 

@@ -48,8 +48,10 @@ def applied(rewrite: Rewrite, program: fs.Program, fetches: list[str], frozen: b
     """Apply the rewrites up to one; return the number of its rewrites, and the calls that it takes (``-``) and makes (``+``)."""
     graph = Graph(lower(program.global_block, fetches, frozen=frozen))
     for earlier in rewrites()[: rewrites().index(rewrite)]:
-        earlier.apply(graph)
+        may_match = graph.may_match(earlier)
+        assert not earlier.apply(graph) or may_match, f"{earlier.name} declares too few computations"
     before = lines(graph)
+    assert graph.may_match(rewrite)
     count = rewrite.apply(graph)
     return count, [line for line in [*unified_diff(before, lines(graph), n=0, lineterm="")][2:] if line[0] != "@"]
 

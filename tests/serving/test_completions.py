@@ -205,7 +205,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (COMPLETIONS, {"prompt": ["a"] * 40, "n": 2}, "prompt", "64 texts"),
     (COMPLETIONS, {"prompt": "a", "logprobs": True}, "logprobs", "from 0 to 20; seen True"),
     (COMPLETIONS, {"prompt": "a", "logprobs": -1}, "logprobs", "from 0 to 20"),
-    (COMPLETIONS, {"prompt": "a", "logprobs": 1, "echo": True}, "logprobs", "not supported with echo"),
     (COMPLETIONS, {"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
     (COMPLETIONS, {"prompt": "a", "best_of": 3}, "best_of", "not supported"),
     (COMPLETIONS, {"prompt": "a", "presence_penalty": 2.5}, "presence_penalty", "from -2 to 2"),
@@ -310,7 +309,7 @@ def test_a_client_that_goes_away_leaves_its_places(server: BackgroundServer, mon
 
 def test_errors_of_the_writer_end_the_events(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = server.service.repository.find("llama")[0]
-    run, steps = model.model.run, list[int]()
+    run, steps = model.model.next_words, list[int]()
 
     def fails(*more: Any) -> Any:
         steps.append(1)
@@ -318,7 +317,7 @@ def test_errors_of_the_writer_end_the_events(server: BackgroundServer, monkeypat
             raise fs.ExecutionError("no luck")
         return run(*more)
 
-    monkeypatch.setattr(model.model, "run", fails)
+    monkeypatch.setattr(model.model, "next_words", fails)
     events = events_of(post(server, COMPLETIONS, prompt=PROMPT, stream=True))
     assert "no luck" in events[-1]["error"]["message"] and events[-1]["error"]["type"] == "server_error" and events[0]["choices"][0]["text"] == "€"
     steps[:] = [1] * 4

@@ -165,14 +165,14 @@ def test_more_texts_than_places_wait_and_more_than_may_wait_are_sent_away() -> N
 
 def test_an_error_of_a_step_is_told_and_the_next_text_is_written(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = server.service.repository.find("llama")[0]
-    run = model.model.run
+    run = model.model.next_words
 
     def fails(rows: Any, *more: Any) -> Any:
         if [1, 2, 3] in rows:
             raise fs.ExecutionError("no luck")
         return run(rows, *more)
 
-    monkeypatch.setattr(model.model, "run", fails)
+    monkeypatch.setattr(model.model, "next_words", fails)
     found = written(server, [1, 2, 3])
     assert found.status == 500 and "no luck" in found.json["error"]
     add = model._writer.add
@@ -190,7 +190,7 @@ def test_an_error_of_a_step_is_told_and_the_next_text_is_written(server: Backgro
 
 def test_an_error_of_a_text_ends_no_other(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = server.service.repository.find("llama")[0]
-    run, steps = model.model.run, list[int]()
+    run, steps = model.model.next_words, list[int]()
 
     def fails(rows: Any, *more: Any) -> Any:
         if not steps:
@@ -199,10 +199,12 @@ def test_an_error_of_a_text_ends_no_other(server: BackgroundServer, monkeypatch:
         if [1, 2, 3] in rows:
             raise fs.ExecutionError("no luck")
         if [1, 2, 4] in rows:
-            return run(rows, *more).index_fill(0, torch.tensor(rows.index([1, 2, 4])), torch.nan)
+            scores, words = run(rows, *more)
+            at = rows.index([1, 2, 4])
+            return scores.index_fill(0, torch.tensor(at), torch.nan), [*words[:at], -1, *words[at + 1 :]]
         return run(rows, *more)
 
-    monkeypatch.setattr(model.model, "run", fails)
+    monkeypatch.setattr(model.model, "next_words", fails)
     with ThreadPoolExecutor(4) as pool:
         good = pool.submit(written, server, TOLD["prompts"][0], "generate_stream", max_tokens=16)
         until(lambda: model._running)

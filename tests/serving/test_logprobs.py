@@ -76,6 +76,26 @@ def test_completions_have_lists_of_words_places_and_probabilities(server: Backgr
     assert choice(server, prompt=PROMPT, max_tokens=2)["logprobs"] is None
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, "ab c€"])
+def test_an_echo_has_the_probabilities_of_the_prompt(server: BackgroundServer, prompt: Any) -> None:
+    told = choice(server, prompt=prompt, max_tokens=5, logprobs=2, echo=True)
+    figures, words = told["logprobs"], prompt if isinstance(prompt, list) else byte_tokenizer().encode(prompt).ids
+    (known,) = fs.generate(fs.language_model(LLAMA), [words], 5, logprobs=2, echo=True)
+    assert figures["tokens"] == [token(c.word) for c in known] and len(known) == len(words) + 5
+    assert figures["token_logprobs"][0] is figures["top_logprobs"][0] is None
+    assert figures["token_logprobs"][1:] == pytest.approx([c.logprob for c in known[1:]], abs=1e-5)
+    alone = choice(server, prompt=prompt, max_tokens=5, logprobs=2)
+    text = told["text"].removesuffix(alone["text"])
+    assert figures["token_logprobs"][len(words) :] == pytest.approx(alone["logprobs"]["token_logprobs"], abs=1e-5)
+    assert figures["text_offset"][len(words) :] == [len(text) + place for place in alone["logprobs"]["text_offset"]]
+    offsets = figures["text_offset"][: len(words)]
+    assert offsets == sorted(offsets) and offsets[0] == 0 and offsets[-1] <= len(text)
+    if prompt == "ab c€":
+        assert text == prompt and offsets == [0, 1, 2, 3, 4, 4, 4]
+    pieces = [c["logprobs"] for c in streamed(server, COMPLETIONS, prompt=prompt, max_tokens=5, logprobs=2, echo=True)]
+    assert [p for piece in pieces for p in piece["token_logprobs"]] == pytest.approx(figures["token_logprobs"], abs=1e-5)
+
+
 def test_chats_have_a_list_of_words_with_bytes(server: BackgroundServer) -> None:
     told = choice(server, CHAT, messages=HI, max_tokens=6, logprobs=True, top_logprobs=3, logit_bias={"9": 100})
     content = told["logprobs"]["content"]

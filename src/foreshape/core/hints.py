@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 _MOST: Final = 4
 _NO_WORD: Final = re.compile(r"\W")
-_SURPLUS: Final = re.compile(r"takes .*positional arguments? but .*given$")
-_NO_PARAMETER: Final = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_SURPLUS: Final = r"takes .*positional arguments? but .*given$"
+_NO_PARAMETER: Final = r"got an unexpected keyword argument '(\w+)'"
 
 ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "lr": ("learning_rate", "optimizer"),
@@ -174,7 +174,7 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
         called: the function, or the class.
         parameters: its parameters.
     """
-    match = _NO_PARAMETER.search(str(error))
+    match = re.search(_NO_PARAMETER, str(error))
     if match is None:
         return error
     name = match[1]
@@ -188,7 +188,7 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
 
 def surplus_arguments(error: TypeError, called: str, positional: Collection[str], keywords: Iterable[str], inputs: Iterable[str]) -> TypeError:
     """Return Python's error on too many arguments in order with those taken in order, and with data by the names of their inputs; others unchanged."""
-    if _SURPLUS.search(str(error)) is None:
+    if re.search(_SURPLUS, str(error)) is None:
         return error
     if "data" not in positional:
         return TypeError(f"{error}: in order it takes {', '.join(positional)}, and by name {', '.join(f'{n}=' for n in keywords)}")

@@ -10,26 +10,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from foreshape.compiler.lowering import Step, fuse, lower
+from foreshape.compiler.lowering import fuse, lower
 from foreshape.compiler.lowering.call_text import function_of
-from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, OpCall
+from foreshape.compiler.lowering.fusion.graph import computes
+from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Value
 from foreshape.compiler.lowering.threads import threads_for
-from foreshape.core.spec import FP32
+from foreshape.core.spec import FP32, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.version import VERSION
-from foreshape.errors import ExecutionError, SchemaError, border
-from foreshape.interop.compiled_file import ENDING, FORMAT, CompiledFile, CompiledModel, SourceFile, digest_of, rounded, write_compiled
+from foreshape.errors import ExecutionError, ForeshapeError, SchemaError, border
+from foreshape.interop.compiled_file import CompiledFile, CompiledModel
+from foreshape.interop.compiled_head import ENDING, FORMAT, PROGRAM, SourceFile, is_compiled, rounded, write_compiled
+from foreshape.interop.compiled_program import write_program
+from foreshape.interop.compiled_steps import ELEMENTS, SERIES, ArrayForm, StepForm, is_by_numpy, kind_of
 from foreshape.interop.compiled_texts import CompiledTexts, write_texts
-from foreshape.interop.inference import load_inference_model, parameters_of
+from foreshape.interop.example_feed import example_feed
+from foreshape.interop.inference import load_inference_model, values_of
 from foreshape.interop.model import InferenceModel
+from foreshape.interop.parameters import Stored, parameters_of, stored_array
 from foreshape.interop.program_files import find_program, holds_onnx
 from foreshape.interop.ragged_model import Ragged, unpad_settings
 from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner
 from foreshape.interop.unpadding import open_unpadded
+from foreshape.language.operator.computation import Computation
+from foreshape.language.operator.computations import Reshape, Slicing, Transposition
 from foreshape.language.program.dropping import for_step
 from foreshape.machine.kernels import written_chain
-from foreshape.machine.kernels.call_record import StepName, Subscript
+from foreshape.machine.kernels.call_record import CallRecord, NumberedOperand, ObjectAttribute, StepName, Subscript
 from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import Library, LibraryError, library
 from foreshape.machine.process.threads import Threads, threads_here
@@ -41,14 +49,25 @@ _SEEN = 8
 
 
 class Compiled(NamedTuple):
-    """A compiled network: the path of its file, its bytes, the number of kernels of each size, and the largest difference to the network's own results,
-    by their largest element.
+    """A compiled network.
+
+    Attributes:
+        path: of its file.
+        nbytes: of its file.
+        kernels: the number of kernels of each size; of a program, whose kernels are made at the opening, none.
+        difference: the largest difference to the network's own results, by their largest element; None if it took no tried feed.
+        reason: of a program: the obstacle to kernels, in words.
     """
 
     path: str
     nbytes: int
     kernels: list[int]
-    difference: float
+    difference: float | None
+    reason: str = ""
+
+
+class NoKernels(ExecutionError):
+    """The error for a network without kernels for all of its parts."""
 
 
 @border("the network cannot be compiled", ExecutionError)
@@ -61,65 +80,110 @@ def compile_model(
     threads: int | None = None,
     ragged: Ragged | None = None,
 ) -> Compiled:
-    """Write a network to one file, read, inferred, fused, and packed for oneDNN's kernels on this machine.
+    """Write a network to one file, for `Predictor` and ``foreshape run`` to open as a network.
 
-    `Predictor` and ``foreshape run`` open the file as a network. They run it without torch for these sizes. For other sizes, on another machine and after a
-    change of the network's files they open the network itself, beside it.
+    For the given sizes it is written as kernels, fused and packed for this machine, if oneDNN and numpy have all of them. They run without torch. Other
+    sizes, other machines, and changed files of the network open the network itself, beside the file. Any other network is kept as a program with its
+    parameters, for all sizes and machines. Its steps are prepared at the opening, with torch.
 
     With ``ragged`` the network is an encoder of padded texts, proved to need no padding. `Embedder` opens the file without the proof and without
     torch, for texts of any length and on any machine.
 
     Args:
         path: as for `load_inference_model`.
-        shapes: sizes: input -> dims, several of them in turn; nothing for a network of fixed sizes.
+        shapes: sizes: input -> dims, several of them in turn; nothing for a network of fixed sizes, or to keep the program.
         out: the file; by default the network's name with the ending ``.compiled``, beside it.
         params: the path of the parameter file, if named otherwise.
-        threads: of its kernels; by default as `Executor` chooses.
+        threads: of its kernels; by default as `Executor` chooses. A program takes the number of its `Predictor`.
         ragged: of an ``.onnx`` of padded texts: the name of its mask, or the arguments of `unpad`. It has no ``shapes``, ``params`` or ``threads``.
 
     Raises:
-        FormatError: the network cannot be read, or the file not written. SchemaError: an input without a size, or of another element type than fp32.
-        ExecutionError: oneDNN's library is not installed, or has no kernel for a part of the network; the message names the part.
+        FormatError: the network cannot be read, or the file not written. SchemaError: it is compiled already; a size is of no input.
+        ShapeError: the network does not take a size. ExecutionError: a parameter has no value; with ``ragged``: as `RowRunner`.
         UnpadError: with ``ragged``: a masked row reaches a text's own rows or results, or may: with the op.
     """
-    onednn = library()
-    if onednn is None:
-        raise ExecutionError("a network is compiled for oneDNN's own library, which is not there: pip install 'foreshape[inference]'")
+    if is_compiled(path):
+        raise SchemaError(f"{os.fspath(path)} is compiled already; compile the network itself")
     program, default = find_program(path)
+    target = os.path.splitext(program)[0] + ENDING if out is None else os.fspath(out)
     if ragged is not None:
         if params is not None or threads is not None or [*shapes]:
             raise SchemaError("an encoder of texts is compiled for texts of any length, with any number of threads: no shapes, params or threads with ragged")
-        return _compile_texts(program, unpad_settings(ragged), os.path.splitext(program)[0] + ENDING if out is None else os.fspath(out))
+        return _compile_texts(program, unpad_settings(ragged), target)
     params_path: str | None = None if params is None else os.fspath(params)
     model = load_inference_model(path, None, Scope(), params_path)
-    all_shapes: list[Mapping[str, Sequence[int]]] = [*shapes] or [{}]
+    files = [SourceFile.at(p) for p in _sources(program, default if params_path is None else params_path, model)]
+    network = {"sources": files, "params": None if params_path is None else os.path.basename(params_path)}
+    models = [model.with_feed_shapes(size) for size in shapes] or [model]
+    try:
+        return _compile_kernels(target, model, models, network, Threads(threads).most())
+    except NoKernels as error:
+        return _compile_program(target, models, network, str(error))
+
+
+def _compile_kernels(target: str, model: InferenceModel, models: Sequence[InferenceModel], network: Mapping[str, Any], threads: int) -> Compiled:
+    """Compile the kernels of a network for some sizes. Raises `NoKernels`: a part has none."""
+    onednn = library()
+    if onednn is None:
+        raise NoKernels("oneDNN's own library is not there: pip install 'foreshape[inference]'")
     constants = _Constants()
-    thread_limit = Threads(threads).most()
     sizes: list[dict[str, Any]] = []
     fetched: list[list[int]] = []
-    for size in all_shapes:
-        words, places = _size(model, size, onednn, constants, thread_limit)
+    for fixed in models:
+        words, places = _size(fixed, onednn, constants, threads)
         sizes.append(words)
         fetched.append(places)
-    result_names = dict(model.asked)
-    files = _sources(program, default if params_path is None else params_path, model)
     description: dict[str, Any] = {
         "format": FORMAT,
         "package": VERSION,
         "onednn": onednn.identity(),
-        "sources": _digests(files),
-        "params": None if params_path is None else os.path.basename(params_path),
+        **network,
         "inputs": model.feeds,
         "outputs": [v.name for v in model.fetches],
-        "asked": result_names,
+        "asked": dict(model.asked),
         "constants": constants.places,
         "sizes": sizes,
         "fetched": fetched,
     }
-    target = os.fspath(out) if out is not None else os.path.splitext(program)[0] + ENDING
     write_compiled(target, json.dumps(description, separators=(",", ":")).encode(), constants.places, map(_bytes, constants.tensors))
-    difference = max(_difference(model, target, size) for size in sizes)
-    return Compiled(target, os.path.getsize(target), [len(s["primitives"]) for s in sizes], difference)
+    differences = [_difference(model, target, size) for size in sizes]
+    kernels = [sum(len(series["primitives"]) for series in size["series"]) for size in sizes]
+    return Compiled(target, os.path.getsize(target), kernels, max([d for d in differences if d is not None], default=None))
+
+
+def _compile_program(target: str, models: Sequence[InferenceModel], network: Mapping[str, Any], reason: str) -> Compiled:
+    """Keep the program of a network, and compare its results with the network's.
+
+    Args:
+        models: the network, for each size.
+        network: its files.
+        reason: the obstacle to kernels.
+    """
+    program, scope = models[0].open_program, models[0].scope
+    parameters = {name: variable for name, variable in parameters_of(program).items() if name in scope or variable.value is None}
+
+    def stored(name: str) -> Stored:
+        (value,) = values_of({name: parameters[name]}, scope).values()
+        return stored_array(value, parameters[name].spec.known_dtype)
+
+    write_program(target, PROGRAM, network, program, [*parameters], stored)
+    kept = load_inference_model(target, None, Scope())
+    differences = [_compared(frozen(fixed), frozen(kept), example_feed(fixed, fixed.feeds)) for fixed in models]
+    return Compiled(target, os.path.getsize(target), [], max([d for d in differences if d is not None], default=None), reason)
+
+
+def _compared(itself: InferenceModel, compiled: InferenceModel | CompiledModel, feed: dict[str, Any] | None) -> float | None:
+    """Return the largest difference of the results for a feed, by their largest element; None if the network takes no such feed."""
+    try:
+        references = None if feed is None else itself.run(feed)
+    except ForeshapeError:  # a number of a row that is not there, or a division by 0
+        references = None
+    return None if feed is None or references is None else _largest(compiled.run(feed), references)
+
+
+def frozen(model: InferenceModel) -> InferenceModel:
+    """Return a model in the executor of a `Predictor`."""
+    return InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True))
 
 
 def _compile_texts(program: str, settings: Mapping[str, Any], target: str) -> Compiled:
@@ -132,17 +196,13 @@ def _compile_texts(program: str, settings: Mapping[str, Any], target: str) -> Co
         itself = RowRunner(opened.program, names, opened.arrays)
     except StepsUnknown as error:
         raise ExecutionError(f"an encoder of texts is compiled if all of it runs without torch; {error}") from error
-    write_texts(target, opened, settings, _digests([program, *_external_files(program)]))
+    write_texts(target, opened, settings, [SourceFile.at(p) for p in (program, *_external_files(program))])
     written = CompiledTexts(target).open()
     compiled = RowRunner(written.program, names, written.arrays)
     specs = {name: opened.program.global_block.var(name).spec for name in itself.feeds}
     feed: dict[str, Any] = {name: numpy.zeros([5, *map(int, spec.known_dims[1:])], spec.known_dtype.numpy_name) for name, spec in specs.items()}
     difference = _largest(compiled.run(feed, [0, 2, 5]), itself.run(feed, [0, 2, 5]))
     return Compiled(target, os.path.getsize(target), [], difference)
-
-
-def _digests(files: Iterable[str]) -> list[SourceFile]:
-    return [SourceFile(os.path.basename(p), digest_of(p)) for p in files]
 
 
 def _sources(program: str, params: str, model: InferenceModel) -> list[str]:
@@ -198,19 +258,12 @@ def _bytes(tensor: Tensor) -> Any:
     return flat.reshape(-1).view(torch.uint8).numpy()
 
 
-def _size(
-    model: InferenceModel, shapes: Mapping[str, Sequence[int]], onednn: Library, constants: _Constants, thread_limit: int
-) -> tuple[dict[str, Any], list[int]]:
-    """Return a network for one size in words of JSON, and the place of each of its results."""
-    fixed = model.with_feed_shapes(shapes) if shapes else model
+def _size(fixed: InferenceModel, onednn: Library, constants: _Constants, thread_limit: int) -> tuple[dict[str, Any], list[int]]:
+    """Return the steps of a network for one size in words of JSON, and the values of its results."""
     for name in fixed.feeds:
         spec = fixed.program.global_block.var(name).spec
-        if spec.dtype is not FP32 or spec.lod is not None:
-            is_text = spec.lod is not None or (spec.dtype is not None and spec.dtype.is_integer)
-            texts = "; an encoder of padded texts with ragged=, or --ragged" if is_text else ""
-            raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for dense inputs of fp32{texts}")
-        if spec.dims is None or not all(isinstance(d, int) and d > 0 for d in spec.dims):
-            raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for sizes: give it one, as {name}=1,3,48,192")
+        if spec.lod is not None or _form_of(spec) is None:
+            raise NoKernels(f"its input {name} is {spec.text()}; kernels are chosen for sizes, as {name}=1,3,48,192")
     names = [v.name for v in fixed.fetches]
     lowered = lower(for_step(fixed.program, tuple(names)).global_block, names, True, True)
     threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), thread_limit)
@@ -219,38 +272,135 @@ def _size(
     bound = emit(lowered).bind(fixed.scope).values
     values = {id(p): value for p, value in zip(lowered.persistables, bound, strict=False)}
     derived = {name: value for (name, _, _), value in zip(lowered.derived, bound[len(lowered.persistables) :], strict=True)}
-    call, series = _one_series(lowered, derived)
-    for i in lowered.calls:
-        if i is not call:
-            values.update({id(v): _constant(i, derived) for v in i.writes()})
-    dims = [tuple(d for d in fixed.program.global_block.var(name).spec.known_dims if isinstance(d, int)) for name in fixed.feeds]
-    operands: list[Any] = [fixed.feeds.index(v.name) if v.feed else _lying(values[id(v)]) for v in call.reads()]
     try:
         with onednn.using(threads), torch.inference_mode():
-            line = series.line(onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
-            words = written_chain.write(line, onednn, dims, operands, constants.number)
+            steps = _WrittenSteps(fixed, onednn, constants, values, derived)
+            steps.add_all(lowered.calls)
+            return steps.words(), [steps.number(v) for v in lowered.fetches]
     except LibraryError as error:
-        raise ExecutionError(f"oneDNN's library has no kernel for a part of the network: {error}") from error
-    results = call.writes()
-    return words, [results.index(v) for v in lowered.fetches]
+        raise NoKernels(f"oneDNN's library has no kernel for a part of it: {error}") from error
 
 
-def _one_series(lowered: Step, derived: Mapping[str, Any]) -> tuple[FusedCall, Series]:
-    """Return the only call of a step besides constants, and its series. Raises `ExecutionError` where there are others."""
-    calls = [i for i in lowered.calls if i.reads() or i.stores]
-    matches = [(i, packed) for i in calls if isinstance(i, FusedCall) and isinstance(packed := derived.get(i.kernel.packed), Series)]
-    counts = Counter(i.op.type for i in calls if all(i is not fused for fused, _ in matches))
-    if counts or len(matches) != 1:
-        words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
-        remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
-        raise ExecutionError(
-            f"a network is compiled if all of it is one series of oneDNN's kernels; besides {len(matches)} series this one needs {words}{remainder}"
-        )
-    call, series = matches[0]
-    missing = [v.name for v in lowered.fetches if v not in call.writes()]
-    if missing:
-        raise ExecutionError(f"a network is compiled if its results are computed from its inputs; {missing[0]} is not")
-    return call, series
+def _form_of(spec: Spec | None) -> ArrayForm | None:
+    """Return the form of a dense value of known dims, none of them 0; None of another value."""
+    if spec is None or spec.dtype is None or spec.dims is None or spec.dtype.numpy_name not in ELEMENTS:
+        return None
+    dims = [d for d in spec.dims if isinstance(d, int) and d > 0]
+    return ArrayForm(spec.dtype.numpy_name, tuple(dims)) if len(dims) == len(spec.dims) else None
+
+
+class _WrittenSteps:
+    """The steps of a network for one size, call by call.
+
+    Args:
+        fixed: the network.
+        constants: takes the constants.
+        held: the tensors of persistables, by the ``id`` of their values.
+        derived: the constants made of them, by name.
+    """
+
+    def __init__(self, fixed: InferenceModel, onednn: Library, constants: _Constants, held: Mapping[int, Any], derived: Mapping[str, Any]) -> None:
+        self._onednn, self._keep, self._derived = onednn, constants, derived
+        self._held: dict[int, Any] = dict(held)
+        self._feeds = fixed.feeds
+        forms = [_form_of(fixed.program.global_block.var(name).spec) for name in fixed.feeds]
+        self._forms: list[ArrayForm] = [form for form in forms if form is not None]
+        self._numbers: dict[int, int] = {}
+        self._constants: list[tuple[int, int]] = []
+        self._series: list[dict[str, Any]] = []
+        self._steps: list[StepForm] = []
+
+    def words(self) -> dict[str, Any]:
+        """Return the steps in words of JSON."""
+        return {"inputs": len(self._feeds), "values": self._forms, "constants": self._constants, "series": self._series, "steps": self._steps}
+
+    def number(self, value: Value) -> int:
+        """Return the number of a value: of an input, of a result of a step, or of a constant, kept from now on."""
+        if value.feed:
+            return self._feeds.index(value.name)
+        number = self._numbers.get(id(value))
+        if number is None:
+            tensor = self._held.get(id(value))
+            if tensor is None:
+                raise NoKernels(f"{value.name} is not computed from its inputs")
+            form = ArrayForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            if form.element not in ELEMENTS:
+                raise NoKernels(f"its constant {value.name} has elements of {form.element}")
+            number = self._new(value, form)
+            self._constants.append((number, self._keep.number(tensor.contiguous())))
+        return number
+
+    def _new(self, value: Value, form: ArrayForm) -> int:
+        number = self._numbers[id(value)] = len(self._forms)
+        self._forms.append(form)
+        return number
+
+    def add_all(self, calls: Sequence[KernelCall]) -> None:
+        """Add the steps of calls. Raises `NoKernels`: some have no kernel."""
+        others = Counter[str]()
+        for i in calls:
+            if not i.reads() and not i.stores:
+                self._held.update({id(v): _constant(i, self._derived) for v in i.writes()})
+            elif isinstance(i, FusedCall) and isinstance(series := self._derived.get(i.kernel.packed), Series):
+                if not others:
+                    self._add_series(i, series)
+            elif (small := self._small(i)) is not None:
+                if not others:
+                    self._add_small(i, *small)
+            else:
+                others[i.op.type] += 1
+        if counts := others:
+            words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
+            remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
+            raise NoKernels(f"oneDNN's library and numpy have no kernels for {words}{remainder}")
+
+    def _small(self, i: KernelCall) -> tuple[str, list[Any], ArrayForm] | None:
+        """Return the kind, the arguments and the result of a small computation; None of another call."""
+        computation = (i.computes or _view_of(i.kernel.call)) if isinstance(i, FusedCall) else computes(i, Computation)
+        kind, results = kind_of(computation, 1), [r for r in i.results if r is not None]
+        form = _form_of(results[0].spec) if len(results) == 1 and isinstance(results[0], Value) else None
+        if kind is None or form is None or i.copies or i.stores or not is_by_numpy(*kind, form):
+            return None
+        return *kind, form
+
+    def _add_small(self, i: KernelCall, kind: str, arguments: list[Any], form: ArrayForm) -> None:
+        (result,) = i.writes()
+        operands = [[self.number(v) for v in x if v is not None] if isinstance(x, list) else self.number(x) for x in i.arguments if x]
+        self._steps.append(StepForm(kind, arguments, operands, [self._new(result, form)]))
+
+    def _add_series(self, i: FusedCall, series: Series) -> None:
+        given: list[Value] = []
+        operands: list[Any] = []
+        for v in i.reads():
+            constant = self._held.get(id(v))
+            if constant is None and v not in given:
+                given.append(v)
+            operands.append(given.index(v) if constant is None else _lying(constant))
+        numbers = [self.number(v) for v in given]
+        forms = [self._forms[n] for n in numbers]
+        if any(form.element != FP32.numpy_name or not form.dims for form in forms):
+            raise NoKernels(f"{i.op.type} reads other elements than fp32")
+        dims = [form.dims for form in forms]
+        line = series.line(self._onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
+        words = written_chain.write(line, self._onednn, dims, operands, self._keep.number)
+        results = [self._new(v, ArrayForm(FP32.numpy_name, tuple(out))) for v, out in zip(i.writes(), words["results"], strict=True)]
+        self._steps.append(StepForm(SERIES, [len(self._series)], numbers, results))
+        self._series.append(words)
+
+
+def _view_of(record: Any) -> Computation | None:
+    """Return the computation of a record of a view of its only operand; None of another record."""
+    match record:
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "reshape" | "squeeze" | "unsqueeze")):
+            return Reshape()
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "permute"), arguments, ()):
+            return Transposition(tuple(arguments))  # pyright: ignore[reportArgumentType]
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "narrow"), (int(axis), int(begin), int(count)), ()):
+            return Slicing(((axis, begin, begin + count),))
+        case CallRecord(ObjectAttribute(NumberedOperand(0), "select"), (int(axis), int(entry)), ()):
+            return Slicing(((axis, entry, entry + 1),), (axis,))
+        case _:
+            return None
 
 
 def _constant(i: KernelCall, derived: Mapping[str, Any]) -> Tensor:
@@ -269,19 +419,20 @@ def _lying(constant: Tensor) -> Tensor:
     return constant.contiguous(memory_format=torch.channels_last) if constant.dim() == 4 else constant.contiguous()
 
 
-def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> float:
+def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> float | None:
     """Return the largest difference between the results of a compiled network and of its own, by their largest element, for random inputs."""
     import numpy
 
-    numbers = numpy.random.default_rng(1)
-    feed: dict[str, Any] = {name: numbers.standard_normal(dims, numpy.float32) for name, dims in zip(model.feeds, size["given"], strict=True)}
+    numbers: Any = numpy.random.default_rng(1)
+    feed: dict[str, Any] = {
+        name: numbers.standard_normal(dims).astype(element) if element.startswith("float") else numbers.integers(0, 2, dims).astype(element)
+        for name, (element, dims) in zip(model.feeds, size["values"], strict=False)
+    }
 
     def stop(reason: str) -> Any:
         raise ExecutionError(f"{path} does not run here: {reason}")
 
-    results = CompiledModel(CompiledFile(path), stop).run(feed)
-    references = InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True)).run(feed)
-    return _largest(results, references)
+    return _compared(frozen(model), CompiledModel(CompiledFile(path), stop), feed)
 
 
 def _largest(results: Mapping[str, Any], references: Mapping[str, Any]) -> float:

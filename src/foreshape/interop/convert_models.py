@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple
 from foreshape.core.data_class import data_class
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert import stored_parameters
-from foreshape.interop.inference import parameters_of
 from foreshape.interop.paddle2_forms import write_older_forms
-from foreshape.interop.parameters import Stored, write_combined
+from foreshape.interop.parameters import Stored, parameters_of, write_combined
 from foreshape.interop.program_files import MODEL, HeldParameters, find_program, open_program, programs_in
 from foreshape.language.operator import OWN
 from foreshape.language.program import Op, Program, Variable

@@ -13,7 +13,7 @@ from foreshape.core.values.torch_proxy import torch
 from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
-from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
+from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, parameters_of, write_parameters
 from foreshape.interop.program_files import find_program, open_program
 from foreshape.interop.ragged_model import Ragged, on_ragged_rows
 from foreshape.interop.waiting import waiting_parameters
@@ -187,15 +187,6 @@ def _add_fetches(program: Program, names: Sequence[str], result_names: Sequence[
 def is_copy(variable: Variable) -> bool:
     """Tell whether it is a result of a saved model without a name of its own."""
     return variable.name.startswith(COPIES) and copied_from(variable) is not None
-
-
-def parameters_of(program: Program) -> dict[str, Variable]:
-    """Return the persistable tensors, by name in sorted order: the contents of the parameter file."""
-    parameters = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
-    for variable in parameters.values():
-        if variable.dtype is None or variable.spec.dims is None:
-            raise FormatError(f"the parameter {variable.name[:100]!r} is without element type and dims")
-    return dict(sorted(parameters.items()))
 
 
 def values_of(parameters: Mapping[str, Variable], scope: Scope | StoredValues) -> dict[str, Any]:

@@ -68,6 +68,11 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         return self[2]
 
     @property
+    def open_program(self) -> Program:
+        """Return the network with its inputs as they were, before `with_feed_shapes`."""
+        return self._open
+
+    @property
     def asked(self) -> Mapping[str, str]:
         """Return name at the saving -> name in the model, of results with two."""
         return self._saved_names

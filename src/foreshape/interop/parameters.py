@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from foreshape.core.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
+from foreshape.core.spec import BF16, BOOL, LOD_TENSOR, MAX_RANK, DType, Spec, check_dims, dtype
 from foreshape.errors import FormatError, ShapeError, border
 from foreshape.language.wire import read_file, replacing
 from foreshape.language.wire.files import map_file, path_of
@@ -21,6 +21,8 @@ from foreshape.language.wire.scan import cut_short
 
 if TYPE_CHECKING:
     from numpy import ndarray
+
+    from foreshape.language.program import Program, Variable
 
     Array = ndarray[Any, Any]
 
@@ -70,6 +72,15 @@ class Pieces(NamedTuple):
     dtype: DType
     dims: tuple[int, ...]
     arrays: Iterable[Array]
+
+
+def parameters_of(program: Program) -> dict[str, Variable]:
+    """Return the persistable tensors, by name in sorted order: the contents of the parameter file."""
+    parameters = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
+    for variable in parameters.values():
+        if variable.dtype is None or variable.spec.dims is None:
+            raise FormatError(f"the parameter {variable.name[:100]!r} is without element type and dims")
+    return dict(sorted(parameters.items()))
 
 
 @border("the parameters cannot be read", FormatError)

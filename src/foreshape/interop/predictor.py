@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from foreshape.core.gc_pause import collector_waits
 from foreshape.errors import SchemaError
-from foreshape.interop.compiled_file import CompiledFile, CompiledModel, is_compiled, open_compiled, shapes_text
+from foreshape.interop.compiled_file import CompiledFile, CompiledModel, open_compiled, shapes_text
+from foreshape.interop.compiled_head import has_compiled_kernels
 from foreshape.interop.results import Results, feed_of
 
 if TYPE_CHECKING:  # a compiled network answers without them
@@ -77,7 +78,7 @@ class Predictor:
         self._settings: dict[str, Any] = {"device": device, "threads": threads, "memory_limit": memory_limit, "precision": precision}
         self._session: OnnxSession | CompiledModel | None = None
         self._bounded: BoundedModel | None = None
-        compiled = is_compiled(path)
+        compiled = has_compiled_kernels(path)
         if memory is not None and (compiled or engine != "foreshape" or device != "cpu"):
             raise SchemaError("memory is the bound of a network in Foreshape's engine on the processor, with its plan; neither of a compiled one nor elsewhere")
         others = precision != "fp32" or params is not None or threads == "adaptive" or memory_limit is not None or batch_queue

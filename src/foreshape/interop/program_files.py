@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from foreshape.core.hints import near_path
 from foreshape.errors import FormatError, border
+from foreshape.interop.compiled_head import PROGRAM, is_compiled
 from foreshape.interop.parameters import Stored
 from foreshape.language import wire
 from foreshape.language.program.program import Program
@@ -62,6 +63,10 @@ def open_program(source: Any, limits: Limits | None = None) -> tuple[Program, He
         from foreshape.interop.torch.exported_file import open_exported
 
         return open_exported(source if is_bytes else path, limits)  # pyright: ignore[reportUnknownArgumentType]
+    if not is_bytes and is_compiled(path, PROGRAM):
+        from foreshape.interop.compiled_program import open_compiled_program
+
+        return open_compiled_program(os.fsdecode(path))
     if not is_paddle_3(head):
         return wire.load_program(source if is_bytes else path, limits), None  # pyright: ignore[reportUnknownArgumentType]
     from foreshape.interop.pir import read_program
@@ -77,10 +82,12 @@ def find_program(source: str | os.PathLike[str]) -> tuple[str, str]:
     """Return the paths of a program and of its parameters.
 
     Args:
-        source: the path of the program, with or without its ending, or a folder with one program.
+        source: the path of the program, with or without its ending, or a folder with one program. Of a compiled program with changed
+            files the paths of the network itself are returned, with a `ForeshapeWarning`.
 
     Raises:
-        FormatError: there is nothing of this name; a folder without a program, or with several and none named ``inference``.
+        FormatError: there is nothing of this name; a folder without a program, or with several and none named ``inference``; a compiled program does not
+            fit, and the network itself is not there.
     """
     path = path_of(source)
     if os.path.isdir(path):
@@ -93,6 +100,15 @@ def find_program(source: str | os.PathLike[str]) -> tuple[str, str]:
                 raise FormatError(f"{path}: there is no program in this folder: no .pdmodel, .json of PaddlePaddle 3, .onnx, .pt2 or {MODEL}")
             raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program; give the path of one of its programs, such as {programs[0]}")
         path = os.path.join(path, (usual if len(usual) == 1 else programs)[0])
+    if is_compiled(path, PROGRAM):
+        from foreshape.interop.compiled_program import CompiledProgram
+
+        file = CompiledProgram(path)
+        reason = file.misfit()
+        if not reason:
+            return path, path
+        file.use_network_itself(reason, 4)
+        return file.model, file.params or find_program(file.model)[1]
     prefix = next((path.removesuffix(e) for e in _ENDINGS if path.endswith(e)), path)
     if path != prefix or os.path.isfile(path):
         return path, prefix + ".pdiparams"

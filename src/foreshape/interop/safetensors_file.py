@@ -84,7 +84,7 @@ def load(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
         FormatError: it is no such file. TypeMismatchError: an element type unknown to programs here.
     """
     metadata, places = contents(path, data)
-    return metadata, {name: _view(name, data, begin, dtype, dims) for name, (dtype, dims, begin, _) in places.items()}
+    return metadata, {name: tensor_over(name, data, begin, dtype, dims) for name, (dtype, dims, begin, _) in places.items()}
 
 
 def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
@@ -97,7 +97,7 @@ def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
         raise FormatError(str(error)) from None
     if len(entries) != tensors:
         raise FormatError(f"{tensors} tensors of {len(entries)} names")
-    return {name: _view(name, entry["data"], 0, _described(name, entry["dtype"], entry["shape"]), tuple(entry["shape"])) for name, entry in entries}
+    return {name: tensor_over(name, entry["data"], 0, _described(name, entry["dtype"], entry["shape"]), tuple(entry["shape"])) for name, entry in entries}
 
 
 def contents(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Place]]:
@@ -156,7 +156,17 @@ def _described(name: str, word: str, dims: Sequence[int]) -> DType:
     return dtype
 
 
-def _view(name: str, data: Any, offset: int, element: DType, dims: tuple[int, ...]) -> Tensor:
+def tensor_over(name: str, data: Any, offset: int, element: DType, dims: tuple[int, ...]) -> Tensor:
+    """Return a tensor over bytes.
+
+    Args:
+        name: of the tensor, for the error.
+        data, offset: the writable buffer, and the place in it.
+        element, dims: the element type and the dims.
+
+    Raises:
+        FormatError: a bool element is neither 0 nor 1.
+    """
     dtype = torch_dtype(element)
     if not math.prod(dims):
         return torch.empty(dims, dtype=dtype)

@@ -54,17 +54,6 @@ def close(room: dict[str, Any], names: Iterable[str], *, first: bool = False) ->
                 owner.__init__ = _constructor(begin)
 
 
-def layers_of(room: dict[str, Any]) -> list[str]:
-    """Return the names for users in the room of layers, sorted: its functions and classes, and the files that are rooms of their own.
-
-    Args:
-        room: the users' module, by its ``globals()``.
-    """
-    start = f"{room['__name__']}."
-    of_files = (n for n, value in room.items() if getattr(value, "__module__", "").startswith(start) or hasattr(value, "__all__"))
-    return sorted(n for n in of_files if not n.startswith("_"))
-
-
 def hide_files(room: dict[str, Any], names: Collection[str]) -> None:
     """Hide the room's own files from its users, so that ``layer.attention`` is reported as a missing name.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from foreshape.core.lazy_names import lazy_names
+
 CALLED_ELSEWHERE: Final = {
     **dict.fromkeys(("dense", "Dense", "linear", "Linear"), "layer.fc(x, output_size)"),
     **dict.fromkeys(("input", "Input", "placeholder"), "layer.data(name, shape=['batch', ...])"),
@@ -45,7 +47,7 @@ CALLED_ELSEWHERE: Final = {
 
 _FETCHED: Final = "fs.Executor().run(program, feed, [x]), which gives its value as an array"
 _TRAINED: Final = "fs.train(cost, data, optimizer=...), or fs.append_backward(cost)"
-METHODS_ELSEWHERE: Final = {
+_METHODS: Final = {
     **dict.fromkeys(("numpy", "item", "tolist", "cpu", "data", "eval"), _FETCHED),
     **dict.fromkeys(("backward", "grad", "zero_grad", "step", "minimize"), _TRAINED),
     **dict.fromkeys(("detach", "requires_grad", "requires_grad_"), "x.stop_gradient = True"),
@@ -63,7 +65,7 @@ METHODS_ELSEWHERE: Final = {
     "t": "x.T",
 }
 """A method of arrays and tensors elsewhere -> the code to write here."""
-FUNCTIONS_ELSEWHERE: Final = {
+_FUNCTIONS: Final = {
     "torch.cross_entropy": "layer.softmax_with_cross_entropy(scores, label)",
     "torch.cross_entropy_loss": "layer.softmax_with_cross_entropy(scores, label)",
     **dict.fromkeys(("amax", "amin"), "x.max(axis), x.min(axis)"),
@@ -73,3 +75,11 @@ FUNCTIONS_ELSEWHERE: Final = {
     "negative": "-x",
 }
 """A function of numpy's or of torch's on tensors -> the code to write here, for other names than of a method or a layer."""
+
+_LAYERS: Final = {n: f"layer.{n}(x)" for n in lazy_names("foreshape.layer.public_layers") if n[0].islower()} | {
+    n: words for n, words in CALLED_ELSEWHERE.items() if n[0].islower()
+}
+METHOD_HINTS: Final[dict[str, str]] = _LAYERS | _METHODS
+"""Names that users may expect as a variable's methods, as arrays elsewhere have them -> the code to write."""
+FUNCTION_HINTS: Final[dict[str, str]] = _LAYERS | _FUNCTIONS
+"""Names of numpy's and torch's functions, some behind ``torch.``, -> the code to write."""

@@ -14,7 +14,8 @@ from foreshape.apps.cli.command_options import RunOptions, refuse_changed
 from foreshape.apps.cli.options import pairs_of
 from foreshape.apps.cli.output import plain_errors, print_plain, printing
 from foreshape.errors import SchemaError
-from foreshape.interop.compiled_file import CompiledFile, is_compiled, open_compiled
+from foreshape.interop.compiled_file import CompiledFile, open_compiled
+from foreshape.interop.compiled_head import has_compiled_kernels
 
 
 def run_network(file: Path, options: RunOptions) -> None:
@@ -24,7 +25,7 @@ def run_network(file: Path, options: RunOptions) -> None:
         typer.BadParameter: an option does not apply to a compiled network.
     """
     feeds = pairs_of(options.feed, "--feed", "x=in.npy")
-    if is_compiled(file):
+    if has_compiled_kernels(file):
         refuse_changed(
             options, ("params", "lengths", "operators", "profile", "why", "device"), "the network itself", "a compiled network takes --feed, --fetch and --out"
         )
@@ -97,11 +98,14 @@ def print_compiled(
     from foreshape.interop.compiling import compile_model
 
     compiled = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads, ragged=ragged)
-    equal = compiled.difference == 0.0
-    how = "its results are equal to the network's, bit for bit" if equal else f"its results differ from the network's by {compiled.difference:.1g} at most"
-    parts = f"{' and '.join(map(str, compiled.kernels))} kernels" if ragged is None else "texts without padding"
+    parts = [f"{' and '.join(map(str, compiled.kernels))} kernels" if compiled.kernels else "a program" if ragged is None else "texts without padding"]
+    if compiled.difference is not None:
+        equal = compiled.difference == 0.0
+        parts.append("its results are equal to the network's, bit for bit" if equal else f"its results differ by {compiled.difference:.1g} at most")
+    if compiled.reason:
+        parts.append(f"it is run with torch, since {compiled.reason}")
     with printing():
-        print_plain(f"{compiled.path}: {byte_text(compiled.nbytes)}, {parts}; {how}")
+        print_plain(f"{compiled.path}: {byte_text(compiled.nbytes)}, {'; '.join(parts)}")
 
 
 def _sizes(shapes: Sequence[str] | None) -> list[dict[str, list[int]]]:

@@ -303,8 +303,9 @@ def compile_network(
     masked: Masked = None,
     row_scales: RowScales = False,
 ) -> None:
-    """Write a network to one file, after it is read, inferred, fused and packed for this machine. foreshape run and fs.Predictor open this file as they
-    open a network, and answer at once. On another machine, or for other sizes, they open the network itself.
+    """Write a network to one file, for foreshape run and fs.Predictor to open as a network, with an early first answer. With sizes it is fused and
+    packed for this machine, and runs without PyTorch, if oneDNN and numpy have all its kernels. Other sizes and machines open the network itself then. Any
+    other network is kept as a program, for all sizes and machines.
 
     With --ragged the network is an .onnx of padded texts. foreshape embed, foreshape serve and fs.Embedder open the file, on any machine and for texts of
     any length.

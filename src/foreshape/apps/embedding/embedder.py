@@ -17,7 +17,7 @@ from foreshape.apps.tokenization.text_tokenizer import TextTokenizer, Token, Tok
 from foreshape.apps.tokenization.vocabulary_files import TOKENIZER_FILES
 from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
-from foreshape.interop.compiled_file import is_compiled
+from foreshape.interop.compiled_head import is_compiled
 from foreshape.language.program import Program, Variable
 
 _SHARE = 32

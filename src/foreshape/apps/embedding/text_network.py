@@ -21,7 +21,7 @@ from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import FormatError, SchemaError
-from foreshape.interop.compiled_file import is_compiled
+from foreshape.interop.compiled_head import is_compiled
 from foreshape.interop.compiled_texts import open_compiled_texts
 from foreshape.interop.mapped_weights import MappedWeights
 from foreshape.interop.ragged_file import FileArrays

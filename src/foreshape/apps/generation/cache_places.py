@@ -77,7 +77,7 @@ class CachePlaces:
         """Return the next place, for a text with ``waiting`` words to compute behind ``length`` others; it may hold the first of them already."""
         self._require_own_rows()
         self._order += 1
-        fresh = self._shares and not length and len(waiting) > LEAST
+        fresh = self._shares and not length and len(waiting) > LEAST and writing.noted is None  # copied rows have no scores
         place = CachePlace(writing, len(self.running), list(waiting), length, self._order, fresh)
         source, count = self._most_shared(place) if fresh else (None, 0)
         if source is not None:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from functools import cached_property, partial
+from typing import Any
 
 from foreshape.apps.generation.decoder_source import DecoderOrigin
 from foreshape.apps.generation.gguf_saving import save_gguf
@@ -21,6 +22,7 @@ from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
 from foreshape.language.program import Variable
 from foreshape.layer.cached_rows import AttentionCache
+from foreshape.machine.kernels.word_sampling import Sampling, sampled_words
 from foreshape.machine.process.threads import threads_here
 from foreshape.machine.targets import target_of
 from foreshape.runtime.engine import Executor, Scope, default_scope
@@ -167,9 +169,24 @@ class LanguageModel:
         """Return the scores ``[texts, vocabulary]`` behind new words.
 
         Args:
+            rows, slots, held: as for `next_words`.
+
+        Raises:
+            ExecutionError: a place out of range, or a text too long. MemoryPlanError: as for `Executor`.
+        """
+        return self.next_words(rows, slots, held, ())[0]
+
+    def next_words(
+        self, rows: Sequence[Sequence[int]], slots: Sequence[int], held: Sequence[int], samplings: Sequence[Sampling | None]
+    ) -> tuple[Tensor, list[int]]:
+        """Return the scores ``[texts, vocabulary]`` behind new words, and the next word of each text, chosen in the same call where the step is machine code.
+
+        Args:
             rows: the new words of each text.
             slots: the place of each text in the cache.
             held: the number of words of each text there already.
+            samplings: how the next word of each text is chosen; none at all choose none. A word is -1 where its choice is None, or is left to torch: the
+                scores tell no word, or two so close to each other that sums of another order could take the other one.
 
         Raises:
             ExecutionError: a place out of range, or a text too long. MemoryPlanError: as for `Executor`.
@@ -178,16 +195,24 @@ class LanguageModel:
         self.runs += 1
         if len(rows) <= MOST_ROWS and all(len(row) == 1 for row in rows) and rows:
             step = self._word_step()
-            scores = None if step is None else step.run([row[0] for row in rows], slots, held)
-            if scores is not None:
-                return scores
+            results = None if step is None else step.run([row[0] for row in rows], slots, held, samplings)
+            if results is not None:
+                return results
+        scores = to_tensor(self._run(self.feed_of(rows, slots, held))[0])
+        return scores, sampled_words(scores, samplings, self._threads or threads_here())
+
+    def feed_of(self, rows: Sequence[Sequence[int]], slots: Sequence[int], held: Sequence[int]) -> dict[str, Any]:
+        """Return the network's inputs for new words.
+
+        Args:
+            rows, slots, held: as for `next_words`.
+        """
         flat = torch.tensor([word for row in rows for word in row], dtype=torch.int64)
-        feed = {
+        return {
             self.words.name: LoDTensor.of_lengths(flat, [[len(row) for row in rows]]),
             self.cache.slots.name: torch.tensor(slots, dtype=torch.int64),
             self.cache.held.name: torch.tensor(held, dtype=torch.int64),
         }
-        return to_tensor(self._run(feed)[0])
 
     def _word_step(self) -> WordStep | None:
         """Return the step of one word for each text in machine code, made at its first use and for new tensors; None if the network has none."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from foreshape.apps.generation.text_settings import TextSettings
+from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError
 
@@ -15,7 +17,7 @@ class WordChoice(NamedTuple):
 
     Attributes:
         word: its number.
-        logprob: in nats; -inf for a score of -inf.
+        logprob: in nats; -inf for a score of -inf, and NaN for the first word of a prompt: there is no score of it.
         best: the words with the best scores and their logarithmic probabilities, the best one first.
     """
 
@@ -24,15 +26,19 @@ class WordChoice(NamedTuple):
     best: tuple[tuple[int, float], ...]
 
 
-def word_choice(scores: Tensor, word: int, count: int) -> WordChoice:
-    """Return a chosen word with its logarithmic probability, and so many of the best words.
+def word_choices(scores: Tensor, words: Sequence[int], count: int) -> list[WordChoice]:
+    """Return words with their logarithmic probabilities, and so many of the best words beside each.
 
     Args:
-        scores: ``[vocabulary]``, as of the network.
+        scores: ``[words, vocabulary]``, as of the network.
+        words: one for each row.
+        count: of the best words.
     """
     logs = scores.float().log_softmax(-1)
-    best: Any = logs.topk(min(count, logs.shape[0]))
-    return WordChoice(word, float(logs[word]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+    best: Any = logs.topk(min(count, logs.shape[1]))
+    chosen = as_list(logs.gather(1, torch.tensor(words, device=logs.device).unsqueeze(1))[:, 0])
+    rows = zip(words, chosen, best.indices.tolist(), best.values.tolist(), strict=True)
+    return [WordChoice(word, logprob, tuple(zip(indices, values, strict=True))) for word, logprob, indices, values in rows]
 
 
 def best_of(score: float, word: int) -> int:
@@ -42,12 +48,12 @@ def best_of(score: float, word: int) -> int:
     return word
 
 
-def draw(scores: Tensor, settings: TextSettings, random: Any) -> int:
+def draw(scores: Tensor, settings: TextSettings, number: float) -> int:
     """Draw a word by its probability among the words left by the settings.
 
     Args:
         scores: ``[vocabulary]``.
-        random: a generator of numpy's, asked once.
+        number: a random one in [0, 1).
 
     Raises:
         ExecutionError: scores without probabilities, such as NaN.
@@ -71,7 +77,7 @@ def draw(scores: Tensor, settings: TextSettings, random: Any) -> int:
         if chosen is not None:
             parts, words = parts[chosen], chosen if words is None else words[chosen]
     sums = parts.cumsum(0)
-    index = min(int(torch.searchsorted(sums, random.random() * sums[-1].item(), right=True)), sums.shape[0] - 1)
+    index = min(int(torch.searchsorted(sums, number * sums[-1].item(), right=True)), sums.shape[0] - 1)
     return index if words is None else int(words[index])
 
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from foreshape import layer
 from foreshape.apps.generation.cached_model import LanguageModel
+from foreshape.apps.generation.prompt_scores import most_rows, network_of_all_rows
 from foreshape.apps.generation.text_settings import seen, whole_between
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.conversion import to_tensor
-from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, FeedError, MemoryPlanError, SchemaError, whole
-from foreshape.language.operator.sequence_computations import SequenceEnd
-from foreshape.language.program import Op, Program, Variable, program_guard
-from foreshape.language.program.needed import needed_ops
+from foreshape.language.program import Program, program_guard
 from foreshape.runtime.engine.prepared_run import repeated
-from foreshape.transforms.passes.framework import Pass
 
-_MOST_ROWS: Final = 512
 _MOST_SCORES: Final = 1 << 25
 """The scores of a run, rows times words of the vocabulary; 128 MiB in fp32."""
 
@@ -74,15 +69,12 @@ class WordLosses:
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
-        program, _ = Pass("scores of all rows", partial(_with_all_rows, words=model.words.name, scores=model.scores.name))(model.program)
-        words, scores = program.global_block.var(model.words.name), program.global_block.var(model.scores.name)
-        if scores.spec.known_dims != (words.spec.known_dims[0], model.vocabulary):
-            raise SchemaError(f"the scores {scores.name} must be those of single rows; for all rows they are {scores.spec.text()}")
+        program, words, scores = network_of_all_rows(model)
         with program_guard(program, Program()):
             truth = layer.data(program.unique_name("next_words"), [words.spec.known_dims[0], 1], "int64")
             loss = layer.softmax_with_cross_entropy(scores, truth)
         self._program, self._loss = program, loss.name
-        self._truth, self._rows = truth.name, max(1, min(_MOST_ROWS, _MOST_SCORES // model.vocabulary))
+        self._truth, self._rows = truth.name, most_rows(model, _MOST_SCORES)
         model.make_cache()
         self._run = repeated(model.new_executor(), program, [loss.name], model.scope)
 
@@ -126,12 +118,10 @@ class WordLosses:
 
     def _losses(self, parts: Sequence[tuple[int, TextWindow, int, int]]) -> Tensor:
         model = self._model
-        flat = torch.tensor([word for _, window, begin, end in parts for word in window.words[begin:end]], dtype=torch.int64)
+        rows = [window.words[begin:end] for _, window, begin, end in parts]
         truth = [word for _, window, begin, end in parts for word in window.words[begin + 1 : end + 1]]
         feed: dict[str, Any] = {
-            model.words.name: LoDTensor.of_lengths(flat, [[end - begin for *_, begin, end in parts]]),
-            model.cache.slots.name: torch.tensor([place for place, *_ in parts], dtype=torch.int64),
-            model.cache.held.name: torch.tensor([begin for *_, begin, _ in parts], dtype=torch.int64),
+            **model.feed_of(rows, [place for place, *_ in parts], [begin for *_, begin, _ in parts]),
             self._truth: torch.tensor(truth, dtype=torch.int64).unsqueeze(1),
         }
         model.runs += 1
@@ -173,22 +163,3 @@ def figures_of(sums: Iterable[LossSums]) -> dict[str, float]:
         raise FeedError("there is no word to predict: the first one of each text is given")
     loss = math.fsum(part.loss for part in parts) / count
     return {"perplexity": math.exp(loss) if loss < 700 else math.inf, "loss": loss, "words": count}
-
-
-def _with_all_rows(copy: Program, words: str, scores: str) -> bool:
-    """Let the scores be those behind all rows: the choice of each text's last row goes."""
-    block = copy.global_block
-    ends = [op for op in needed_ops(block, (scores,)) if _is_last_row(op, block.var(words))]
-    if len(ends) != 1:
-        raise SchemaError(f"the scores {scores} must follow from the last row of each text, by one layer.sequence_last_step; seen {len(ends)}")
-    (end,) = ends
-    place = next(index for index, op in enumerate(block.ops) if op is end)
-    x, out = end.operand(0), end.result()
-    block.remove_op(end)
-    block.append_op("assign", {"X": x}, {"Out": out}, index=place)
-    return True
-
-
-def _is_last_row(op: Op, words: Variable) -> bool:
-    computed = op.computes(SequenceEnd)
-    return computed is not None and computed.last and op.block.var(op.operand(0)).spec.known_dims[0] == words.spec.known_dims[0]

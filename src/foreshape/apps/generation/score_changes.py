@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -13,8 +13,58 @@ from foreshape.apps.generation.text_settings import ScoreProcessor, TextSettings
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError
+from foreshape.machine.kernels.sampling_loop import ADD, REPEAT, SET
+from foreshape.machine.kernels.word_sampling import Sampling, ScoreChange
 
 _NONE = -math.inf
+
+
+FORCE, FINITE, GROW = -1, -2, -3
+"""Kinds of `ScoreChange` unknown to machine code: some words alone are left, with a score of 0; scores without a finite value get one; a finite score grows
+by its magnitude times a number."""
+
+
+def score_changes(s: TextSettings, prompt: list[int], words: list[int], limit: int, size: int) -> Iterator[ScoreChange]:
+    """Yield the changes of a text's scores by its settings, in their order; but for its ``score_processor``.
+
+    Args:
+        s: the settings.
+        prompt, words: of the text, and ``limit`` words it may have.
+        size: of the vocabulary.
+    """
+    text, count = prompt + words, len(words)
+
+    def inside(words: Iterable[int]) -> list[int]:
+        return [word for word in {*words} if 0 <= word < size]
+
+    for word, number in s.logit_bias:
+        yield ScoreChange(ADD, [word], number)
+    for sequence, number in s.bias:
+        beginning = list(sequence[:-1])
+        if not beginning or text[-len(beginning) :] == beginning:
+            yield ScoreChange(ADD, sequence[-1:], number)
+    if s.repetition_penalty != 1.0:
+        yield ScoreChange(REPEAT, [*{*text}], s.repetition_penalty)
+    if s.frequency_penalty or s.presence_penalty:
+        times = Counter(words)
+        yield ScoreChange(ADD, [*times], [-(s.frequency_penalty * number + s.presence_penalty) for number in times.values()])
+    if 0 < s.no_repeat_ngram_size <= len(text):
+        yield ScoreChange(SET, inside(_repeating(text, s.no_repeat_ngram_size)), _NONE)
+    if count < s.min_new_tokens if s.min_new_tokens else len(text) < s.min_length:
+        yield ScoreChange(SET, inside(s.ends), _NONE)
+    if s.forced_bos_token_id is not None and len(text) == 1:
+        yield ScoreChange(FORCE, [s.forced_bos_token_id], 0.0)
+    if s.forced_eos_token_id and count == limit - 1:
+        yield ScoreChange(FORCE, s.forced_eos_token_id, 0.0)
+    if s.remove_invalid_values:
+        yield ScoreChange(FINITE, (), 0.0)
+    if s.exponential_decay_length_penalty is not None:
+        start, factor = s.exponential_decay_length_penalty
+        if count > start:
+            yield ScoreChange(GROW, inside(s.ends), math.expm1(min((count - start) * math.log(factor), 80.0)))
+    yield ScoreChange(SET, inside(s.suppress_tokens), _NONE)
+    if count == int(s.forced_bos_token_id is not None and len(prompt) == 1):
+        yield ScoreChange(SET, inside(s.begin_suppress_tokens), _NONE)
 
 
 def changed_scores(scores: Tensor, settings: TextSettings, prompt: list[int], words: list[int], limit: int) -> Tensor:
@@ -24,43 +74,42 @@ def changed_scores(scores: Tensor, settings: TextSettings, prompt: list[int], wo
         scores: ``[vocabulary]``; it is left as it is.
         prompt, words: of the text, and ``limit`` words it may have.
     """
-    s, text, count = settings, prompt + words, len(words)
     scores = scores.clone()
-    for word, number in s.logit_bias:
-        scores[word] += number
-    for sequence, number in s.bias:
-        beginning = list(sequence[:-1])
-        if not beginning or text[-len(beginning) :] == beginning:
-            scores[sequence[-1]] += number
-    if s.repetition_penalty != 1.0:
-        used = torch.tensor(sorted({*text}))
-        old = scores[used]
-        scores[used] = torch.where(old < 0, old * s.repetition_penalty, old / s.repetition_penalty)
-    if s.frequency_penalty or s.presence_penalty:
-        for word, times in Counter(words).items():
-            scores[word] -= s.frequency_penalty * times + s.presence_penalty
-    if 0 < s.no_repeat_ngram_size <= len(text):
-        _forbid(scores, _repeating(text, s.no_repeat_ngram_size))
-    if count < s.min_new_tokens if s.min_new_tokens else len(text) < s.min_length:
-        _forbid(scores, s.ends)
-    if s.forced_bos_token_id is not None and len(text) == 1:
-        _force(scores, [s.forced_bos_token_id])
-    if s.forced_eos_token_id and count == limit - 1:
-        _force(scores, s.forced_eos_token_id)
-    if s.remove_invalid_values:
+    for change in score_changes(settings, prompt, words, limit, scores.shape[0]):
+        _change(scores, change)
+    if settings.score_processor is not None:
+        scores = _processed(scores, settings.score_processor, prompt + words)
+    return scores.log_softmax(-1) if settings.renormalize_logits and not settings.temperature else scores
+
+
+def sampling_of(settings: TextSettings) -> Sampling | None:
+    """Return the sampling by settings in machine code, without its random number and changes; None for settings unknown there."""
+    s = settings
+    drawn_otherwise = s.temperature and (s.typical_p < 1.0 or s.epsilon_cutoff or s.eta_cutoff)
+    if s.score_processor is not None or drawn_otherwise or (s.renormalize_logits and not s.temperature):
+        return None
+    return Sampling(s.temperature, s.top_k, s.top_p, s.min_p, 0.0, ())
+
+
+def _change(scores: Tensor, change: ScoreChange) -> None:
+    words = list(change.words)
+    if change.kind == FINITE:
         scores.nan_to_num_(0.0)
-    if s.exponential_decay_length_penalty is not None:
-        start, factor = s.exponential_decay_length_penalty
-        if count > start and (ends := [e for e in s.ends if 0 <= e < scores.shape[0]]):
-            old = scores[ends]
-            growth = math.expm1(min((count - start) * math.log(factor), 80.0))
-            scores[ends] = old + torch.where(old.isfinite(), old.abs() * growth, 0.0)
-    _forbid(scores, s.suppress_tokens)
-    if count == int(s.forced_bos_token_id is not None and len(prompt) == 1):
-        _forbid(scores, s.begin_suppress_tokens)
-    if s.score_processor is not None:
-        scores = _processed(scores, s.score_processor, text)
-    return scores.log_softmax(-1) if s.renormalize_logits and not s.temperature else scores
+    elif change.kind == FORCE:
+        scores.fill_(_NONE)
+    if not words:
+        return
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    old, number = scores[words].to(wide), torch.tensor(change.numbers, dtype=wide, device=scores.device)
+    if change.kind == ADD:
+        new = old + number
+    elif change.kind == REPEAT:
+        new = torch.where(old < 0, old * number, old / number)
+    elif change.kind == GROW:
+        new = old + torch.where(old.isfinite(), old.abs() * number, 0.0)
+    else:
+        new = number
+    scores[words] = new.to(scores.dtype)
 
 
 def _processed(scores: Tensor, processor: ScoreProcessor, text: list[int]) -> Tensor:
@@ -77,17 +126,6 @@ def _processed(scores: Tensor, processor: ScoreProcessor, text: list[int]) -> Te
     if not numpy.isfinite(array).any():
         raise ExecutionError.must(name, "a number above -inf for one word at least", "-inf for all")
     return to_tensor(array)
-
-
-def _forbid(scores: Tensor, words: Iterable[int]) -> None:
-    places = [word for word in words if 0 <= word < scores.shape[0]]
-    if places:
-        scores[places] = _NONE
-
-
-def _force(scores: Tensor, words: Iterable[int]) -> None:
-    scores.fill_(_NONE)
-    scores[list(words)] = 0.0
 
 
 def _repeating(text: list[int], size: int) -> set[int]:

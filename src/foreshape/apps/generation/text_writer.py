@@ -11,11 +11,14 @@ from foreshape.apps.generation.beams import Beams
 from foreshape.apps.generation.cache_places import CachePlace, CachePlaces
 from foreshape.apps.generation.cached_model import LanguageModel
 from foreshape.apps.generation.choice import WordChoice
+from foreshape.apps.generation.prompt_scores import PromptScores
 from foreshape.apps.generation.text_settings import MOST, TextChoices, TextSettings, seen, whole_between, words_of
 from foreshape.apps.generation.writing import Writing
 from foreshape.core.values.offsets import as_list
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
+from foreshape.machine.kernels.sampling_loop import UNDECIDED
+from foreshape.machine.kernels.word_sampling import Sampling
 
 _Text = TypeVar("_Text", bound=Writing)
 
@@ -50,6 +53,7 @@ class TextWriter:
         obstacle = None if share_prefixes is False else model.prefix_obstacle
         if share_prefixes and obstacle is not None:
             raise SchemaError(f"share_prefixes needs cached rows that follow from the words up to their own alone, and {obstacle}")
+        self._prompt_scores: PromptScores | None = None
         self._places = CachePlaces(model, share_prefixes is not False and obstacle is None)
 
     def add(
@@ -61,6 +65,7 @@ class TextWriter:
         seed: int | None = None,
         on_word: Callable[[int], None] | None = None,
         logprobs: int | None = None,
+        echo: bool = False,
         **choices: Unpack[TextChoices],
     ) -> Writing:
         """Let a text be written behind ``prompt``: it waits until places in the cache are free.
@@ -72,6 +77,7 @@ class TextWriter:
             seed: of draws: they are the same whatever texts run beside it. With None they differ from run to run.
             on_word: is called with each new word, as soon as it is known to be in the text.
             logprobs: as for `generate`; they are in ``choices`` of the text.
+            echo: with ``logprobs`` the words of the prompt are in ``prompt_choices`` of the text. They take no rows of other texts.
             choices: as for `generate`. Each of ``beams`` takes a place in the cache. They exclude ``temperature``, ``stop``, ``on_word`` and ``logprobs``.
 
         Returns:
@@ -102,7 +108,7 @@ class TextWriter:
         if not all(stops):
             raise SchemaError("a sequence of words that stops a text must have at least one")
         if settings.beams == 1:
-            writing = Writing(words, limit, settings, stops, on_word, count)
+            writing = Writing(words, limit, settings, stops, on_word, count, echo)
         elif settings.temperature or stops or on_word is not None or count is not None:
             raise SchemaError(
                 "beams take the best words, and a text is known at its end: without temperature (0 where the model's settings have one), stop, on_word and "
@@ -179,19 +185,28 @@ class TextWriter:
         for place in self._places.running:
             if not self._places.begin(place):
                 continue
+            if place.of.noted is not None and len(place.waiting) > 1:
+                _attempt(place.of, lambda text, place=place, most=budget: self._note_prompt(text, place, most))
+                continue
             row = place.waiting if len(place.waiting) == 1 else place.waiting[:budget]
             if len(place.waiting) > 1:
                 budget -= len(row)
             if row:
                 rows.append(row)
                 places.append(place)
+        if not rows:
+            return self._leave_ended()
         with torch.inference_mode():
-            scores = self._scores(places, rows)
-            best = scores.max(-1)
-            scored, words = (as_list(numbers) for numbers in (best.values, best.indices))
+            last = [not place.beam and len(row) == len(place.waiting) for place, row in zip(places, rows, strict=True)]
+            samplings = [place.of.sampling(self.model.vocabulary) if is_last else None for place, is_last in zip(places, last, strict=True)]
+            scores, words = self._scores(places, rows, samplings)
+            best = None
+            if any(is_last and word < 0 for is_last, word in zip(last, words, strict=True)):
+                best = [*zip(*(as_list(numbers) for numbers in scores.max(-1)), strict=True)]
             for index, place in enumerate(places):
-                if not place.waiting and not place.beam:
-                    _attempt(place.of, lambda text, index=index: text.go_on(scores[index], (scored[index], words[index])))
+                if last[index]:
+                    chosen = words[index] if words[index] >= 0 else None
+                    _attempt(place.of, lambda text, index=index, chosen=chosen: text.go_on(scores[index], chosen, None if best is None else best[index]))
             for writing in [w for w in self._running if isinstance(w, Beams)]:
                 lines = [places.index(place) for place in writing.places if not place.waiting and place in places]
                 if lines:
@@ -207,23 +222,38 @@ class TextWriter:
                 self._places.leave(place)
         return ended
 
-    def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
-        """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
+    def _note_prompt(self, text: Writing, place: CachePlace, most: int) -> None:
+        """Note the probabilities of the next words of a prompt, at most so many; the last one is left for a step."""
+        if self._prompt_scores is None:
+            self._prompt_scores = PromptScores(self.model)
+        count = min(len(place.waiting) - 1, most, self._prompt_scores.most)
+        with torch.inference_mode():
+            text.prompt_choices += self._prompt_scores.choices(place.waiting[: count + 1], place.number, place.length, text.noted or 0)
+        self._places.ran()
+        place.took(count)
+        self.computed += count
+
+    def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]], samplings: Sequence[Sampling | None]) -> tuple[Tensor, list[int]]:
+        """Return the scores behind new rows, and the words as of `LanguageModel.next_words`.
+
+        If they cannot be computed side by side, each place's are alone, and its error is of its text alone.
+        """
         try:
-            scores = self.model.run(rows, [p.number for p in places], [p.length for p in places])
+            scores, words = self.model.next_words(rows, [p.number for p in places], [p.length for p in places], samplings)
             self._places.ran()
         except Exception as error:
             self._places.ran()
             if len(places) > 1:
-                return torch.cat([self._scores([place], [row]) for place, row in zip(places, rows, strict=True)])
+                alone = [self._scores([place], [row], [sampling]) for place, row, sampling in zip(places, rows, samplings, strict=True)]
+                return torch.cat([scores for scores, _ in alone]), [word for _, words in alone for word in words]
             places[0].of.fail(error)
-            scores = torch.full((1, self.model.vocabulary), torch.nan)
+            scores, words = torch.full((1, self.model.vocabulary), torch.nan), [UNDECIDED]
         for place, row in zip(places, rows, strict=True):
             if not place.of.words and place.length == place.of.shared:
                 self.shared += place.of.shared
             place.took(len(row))
             self.computed += len(row)
-        return scores
+        return scores, words
 
     # --- places
 
@@ -275,6 +305,7 @@ def generate(
     on_word: Callable[[int, int], None] | None = None,
     prompt_rows: int = 4096,
     logprobs: None = None,
+    echo: bool = False,
     share_prefixes: bool | None = None,
     **choices: Unpack[TextChoices],
 ) -> list[list[int]]: ...
@@ -289,6 +320,7 @@ def generate(
     on_word: Callable[[int, int], None] | None = None,
     prompt_rows: int = 4096,
     logprobs: int,
+    echo: bool = False,
     share_prefixes: bool | None = None,
     **choices: Unpack[TextChoices],
 ) -> list[list[WordChoice]]: ...
@@ -302,6 +334,7 @@ def generate(
     on_word: Callable[[int, int], None] | None = None,
     prompt_rows: int = 4096,
     logprobs: int | None = None,
+    echo: bool = False,
     share_prefixes: bool | None = None,
     **choices: Unpack[TextChoices],
 ) -> list[list[int]] | list[list[WordChoice]]:
@@ -322,6 +355,7 @@ def generate(
         on_word: is called with the number of the prompt and each new word, as soon as it is known to be in the text.
         prompt_rows: as for `TextWriter`; more by default, since all texts begin at once.
         logprobs: a number of words: the result has each written word with its logarithmic probability, and so many of the best beside it.
+        echo: the words of the prompts are in the results, too; the first one has no probability, but NaN.
         share_prefixes: as for `TextWriter`.
         choices: how words are chosen; by default as the model's settings say (of ``generation_config.json``), or the best word at each step.
 
@@ -355,7 +389,7 @@ def generate(
     for index, prompt in enumerate(prompts):
         text_seed = None if number is None else (number + index) % (1 << 64)
         hears = None if on_word is None else partial(on_word, index)
-        writings.append(writer.add(prompt, most=most, stop=stop, seed=text_seed, on_word=hears, logprobs=logprobs, **choices))
+        writings.append(writer.add(prompt, most=most, stop=stop, seed=text_seed, on_word=hears, logprobs=logprobs, echo=echo, **choices))
     try:
         writer.run()
     except Exception as error:
@@ -363,4 +397,6 @@ def generate(
         raise
     finally:
         writer.forget()
-    return [w.words for w in writings] if logprobs is None else [w.choices for w in writings]
+    if logprobs is None:
+        return [[*w.prompt, *w.words] if echo else w.words for w in writings]
+    return [w.prompt_choices + w.choices for w in writings]

@@ -29,6 +29,7 @@ from foreshape.language.program.needed import needed_ops
 from foreshape.machine.kernels import word_loop as loop
 from foreshape.machine.kernels.grouped_weights import multiplies_bytes
 from foreshape.machine.kernels.loop_team import run_together
+from foreshape.machine.kernels.word_sampling import Sampling, SamplingTable
 
 MOST_ROWS: Final = 64
 """So many texts at most."""
@@ -361,7 +362,7 @@ def _merged(dims: Sequence[int], steps: Sequence[Sequence[int]]) -> tuple[list[i
 
 
 class _Instructions(NamedTuple):
-    """Instructions with their addresses."""
+    """Instructions with their addresses, and a row for one more, of the sampling."""
 
     table: Any
     numbers: Any
@@ -423,8 +424,8 @@ def _tabled(writer: _StepWriter) -> _Instructions:
         begin = address(v)
         return begin, begin + (writer.nbytes[v.place] if v.place >= 0 else 4 * prod(v.dims))
 
-    table = np.zeros((len(writer.pieces), loop.WIDTH), np.int64)
-    numbers = np.zeros((len(writer.pieces), loop.NUMBERS), np.float64)
+    table = np.zeros((len(writer.pieces) + 1, loop.WIDTH), np.int64)
+    numbers = np.zeros((len(writer.pieces) + 1, loop.NUMBERS), np.float64)
     read: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
     in_parts = False
@@ -480,7 +481,8 @@ class WordStep:
         self._places = np.zeros(2 * MOST_ROWS, np.int64)
         self._tables: dict[int, _Instructions | None] = {}
         self._lock = threading.Lock()
-        self._tables[1] = self._table(1)
+        table = self._tables[1] = self._table(1)
+        self._sampling = SamplingTable(MOST_ROWS, table.dims[-1], threads)
 
     def _table(self, rows: int) -> _Instructions:
         words, slots, held, scores = self._names
@@ -493,8 +495,13 @@ class WordStep:
         addresses = {words: self._words.ctypes.data, slots: self._places.ctypes.data, held: self._places.ctypes.data + 8 * rows}
         return _tabled(_StepWriter(self._program, scores, self._parameters, sizes, addresses, self._threads))
 
-    def run(self, words: Sequence[int], slots: Sequence[int], held: Sequence[int]) -> Tensor | None:
-        """Return the scores ``[texts, vocabulary]`` behind one new word of each text; None where the executor is to run it, and to tell what is wrong."""
+    def run(
+        self, words: Sequence[int], slots: Sequence[int], held: Sequence[int], samplings: Sequence[Sampling | None] = ()
+    ) -> tuple[Tensor, list[int]] | None:
+        """Return the scores ``[texts, vocabulary]`` behind one new word of each text, and the words chosen by ``samplings``, -1 for ones left to torch.
+
+        None where the executor is to run it, and to tell what is wrong.
+        """
         rows = len(words)
         if len({*slots}) != rows or min(slots) < 0 or max(slots) >= self.users or min(held) < 0 or max(held) >= self.context:
             return None
@@ -512,4 +519,7 @@ class WordStep:
             scores = torch.empty(table.dims)
             for at, place, offset in table.scores:
                 table.table[at, place] = scores.data_ptr() + offset
-            return scores if run_together(table.table, table.numbers, table.length, self._threads) else None
+            if samplings:
+                self._sampling.write(table.table[-1], scores.data_ptr(), samplings)
+            accepted = run_together(table.table, table.numbers, table.length + bool(samplings), self._threads)
+            return (scores, self._sampling.words(len(samplings))) if accepted else None

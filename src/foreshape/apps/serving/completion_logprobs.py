@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -31,15 +32,18 @@ def chat_logprobs(choices: Sequence[PlacedChoice], tokenizer: PromptTokenizer) -
 
 
 def completion_logprobs(choices: Sequence[PlacedChoice], tokenizer: PromptTokenizer) -> dict[str, Any]:
-    """Return the ``logprobs`` of a completion, or of a piece of it. The written word is always among its ``top_logprobs``."""
+    """Return the ``logprobs`` of a completion, or of a piece of it. The word is always among its ``top_logprobs``; the first one of an echo has none."""
 
     def text(word: int) -> str:
         return _text(tokenizer.word_bytes(word), "bytes:")
 
+    def best(choice: WordChoice) -> dict[str, float] | None:
+        return None if math.isnan(choice.logprob) else {text(word): max(logprob, _LOWEST) for word, logprob in ((choice.word, choice.logprob), *choice.best)}
+
     return {
         "tokens": [text(c.word) for _, c in choices],
-        "token_logprobs": [max(c.logprob, _LOWEST) for _, c in choices],
-        "top_logprobs": [{text(word): max(logprob, _LOWEST) for word, logprob in ((c.word, c.logprob), *c.best)} for _, c in choices],
+        "token_logprobs": [None if math.isnan(c.logprob) else max(c.logprob, _LOWEST) for _, c in choices],
+        "top_logprobs": [best(c) for _, c in choices],
         "text_offset": [begin for begin, _ in choices],
     }
 

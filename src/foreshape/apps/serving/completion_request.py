@@ -146,7 +146,7 @@ class CompletionRequest(NamedTuple):
         stops: the texts at the end of an answer, not in it.
         streams, usage: pieces are sent as they come, and the numbers of words behind them.
         echo: prompts are in the answers.
-        logprobs: the number of best words told beside each written one; None tells no probabilities.
+        logprobs: the number of best words told beside each written one, and each one of an echo; None tells no probabilities.
     """
 
     model: str | None
@@ -180,9 +180,6 @@ def read_completion(body: bytes) -> CompletionRequest:
     logprobs = None if fields.logprobs is False else fields.logprobs
     if logprobs is True or (logprobs is not None and not 0 <= logprobs <= MOST_LOGPROBS):
         raise RequestError(400, f"logprobs must be from 0 to {MOST_LOGPROBS}; seen {seen(logprobs)}", field="logprobs")
-    if logprobs is not None and fields.echo:
-        words = "logprobs are those of written words: they are not supported with echo, whose words are given"
-        raise RequestError(400, words, field="logprobs", code="unsupported_parameter")
     return _request(fields, prompts, None, True, bool(fields.echo), logprobs)
 
 

@@ -52,17 +52,18 @@ class _Choice:
         text: its pieces.
         count: its words.
         shared: the words of its prompt taken from a cache.
-        chosen: the words of the shown pieces with their probabilities, if they are asked for; taken out as they are sent.
+        chosen: the words of the shown pieces, of an echo too, with their probabilities, if they are asked for; taken out as they are sent.
         reason: its ``finish_reason``; None before its end.
         begun: a piece of it was sent.
     """
 
     def __init__(self, index: int, prompt: _Prompt, request: CompletionRequest, tokenizer: PromptTokenizer) -> None:
         self.index, self.text, self.count, self.begun = index, list[str](), 0, False
-        self.shared, self.chosen, self._length, self._shown = 0, list[PlacedChoice](), 0, 0
+        self.shared, self.chosen = 0, list[PlacedChoice]()
         self._coming = list[PlacedChoice]()
         self.reason: str | None = None
-        self._echo = prompt.text if request.echo else ""
+        self._echo, self._decode = prompt.text, tokenizer.text
+        self._length = self._shown = len(self._echo)
         self._pieces, self._search = TextPieces(tokenizer.text, prompt.words), StopSearch(request.stops)
 
     def take(self, event: TextEvent) -> str:
@@ -70,6 +71,7 @@ class _Choice:
         last = event.reason is not None
         self.count += len(event.words)
         words = event.words[:-1] if event.reason == "end" else event.words
+        self.chosen += self._echoed(event.prompt_choices)
         echo, self._echo = self._echo, ""
         self.shared = event.shared
         piece = self._search.add(self._placed(words, event.choices, last), last)
@@ -81,6 +83,14 @@ class _Choice:
         self._coming = self._coming[len(shown) :]
         self.chosen += shown
         return piece
+
+    def _echoed(self, choices: Sequence[WordChoice]) -> list[PlacedChoice]:
+        """Return the words of the prompt with the places of their first letters in it."""
+        pieces, out, length = TextPieces(self._decode), list[PlacedChoice](), 0
+        for choice in choices:
+            out.append(PlacedChoice(min(length, len(self._echo)), choice))
+            length += len(pieces.add([choice.word]))
+        return out
 
     def _placed(self, words: list[int], choices: Sequence[WordChoice], last: bool) -> str:
         """Return the text of further words, and note the places of their first letters."""
@@ -217,7 +227,8 @@ async def _write(
         for _ in range(request.choices):
             index = len(choices)
             seed = {} if request.seed is None else {"seed": (request.seed + index) % (1 << 64)}
-            choices[texts.write(prompt.words, {**settings, **seed, "logprobs": request.logprobs}, until)] = _Choice(index, prompt, request, served.tokenizer)
+            job = texts.write(prompt.words, {**settings, **seed, "logprobs": request.logprobs, "echo": request.echo}, until)
+            choices[job] = _Choice(index, prompt, request, served.tokenizer)
     kind = "chat.completion" if chat else "text_completion"
     head: dict[str, Any] = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": name}
     if request.streams:

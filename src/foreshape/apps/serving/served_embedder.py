@@ -25,7 +25,7 @@ from foreshape.apps.tokenization.vocabulary_files import TOKENIZER_FILES
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, MemoryPlanError, SchemaError
 from foreshape.interop.batch_layout import Part
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
-from foreshape.interop.compiled_file import TEXTS, is_compiled
+from foreshape.interop.compiled_head import TEXTS, is_compiled
 from foreshape.interop.results import Results
 from foreshape.runtime.report import report_page
 

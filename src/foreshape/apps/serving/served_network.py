@@ -25,7 +25,7 @@ from foreshape.interop import Predictor
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
 from foreshape.interop.bounded_model import BoundedModel
-from foreshape.interop.compiled_file import is_compiled
+from foreshape.interop.compiled_head import has_compiled_kernels, is_compiled
 from foreshape.interop.example_feed import example_feed
 from foreshape.interop.gguf_file import is_gguf
 from foreshape.interop.memory_room import MemoryRoom
@@ -111,7 +111,7 @@ class Networks:
 
     def _as_it_is(self, path: str, opening: Opening) -> ServedNetwork:
         memory = opening.memory if self._bounded else None
-        settings: dict[str, Any] = {**self._settings, "precision": "fp32"} if is_compiled(path) else self._settings  # its kernels are written down
+        settings: dict[str, Any] = {**self._settings, "precision": "fp32"} if has_compiled_kernels(path) else self._settings  # its kernels are written down
         return ServedNetwork(Predictor(path, engine=self._engine, memory=memory, **settings), opening)
 
 

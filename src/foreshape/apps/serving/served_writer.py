@@ -35,6 +35,7 @@ class TextEvent(NamedTuple):
 
     Attributes:
         choices: of the words, if the job asks for ``logprobs``.
+        prompt_choices: of the words of the prompt, with its first words, if the job asks for ``echo`` too.
         shared: the words of its prompt taken from the cache of another text.
     """
 
@@ -42,6 +43,7 @@ class TextEvent(NamedTuple):
     reason: str | None = None
     error: RequestError | None = None
     choices: Sequence[WordChoice] = ()
+    prompt_choices: Sequence[WordChoice] = ()
     shared: int = 0
 
 
@@ -254,7 +256,8 @@ class ServedWriter(RoutedModel):
             if writing.error is not None:
                 job.tell(TextEvent([], error=_failure(writing.error)))
             elif sure > job.told or writing.done:
-                job.tell(TextEvent(writing.words[job.told : sure], writing.reason, None, writing.choices[job.told : sure], writing.shared))
+                prompt = () if job.told else writing.prompt_choices
+                job.tell(TextEvent(writing.words[job.told : sure], writing.reason, None, writing.choices[job.told : sure], prompt, writing.shared))
                 job.told = sure
             if writing.done:
                 ended += 1

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy
 
 from foreshape.compiler.lowering.call_memory import number
-from foreshape.compiler.memory.arena import arena
 from foreshape.compiler.memory.byte_counts import byte_text, bytes_of
 from foreshape.compiler.memory.ceiling import Ceiling, SequenceSymbols, ceiling, sequences_of
 from foreshape.compiler.memory.formula import Formula, Terms, require_values
@@ -112,6 +111,8 @@ class Figures:
 
     def buffers(self, time_limit: float | None = None, **symbols: int) -> list[Buffer]:
         """Return everything in the arena with its place. ``time_limit``: seconds to look for a better layout."""
+        from foreshape.compiler.memory.arena_layout import arena  # a run asks for the peak alone
+
         sizes, records = self._sizes(symbols)
         first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("counted", "last"))
         offsets: list[int] = arena(numpy.minimum(first, last), last + 1, sizes, time_limit=time_limit).tolist() if records else []

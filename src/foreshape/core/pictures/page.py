@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from foreshape.core.folders import cannot_be_written, make_folder
 
-_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.S)
+_SCRIPT: Final = r"(?s)<script>(.*?)</script>"
 
 
 def assemble(template: str, data: Any) -> str:
@@ -19,7 +19,7 @@ def assemble(template: str, data: Any) -> str:
 
     Names in the data come from files. They are in the page only as JSON without a character with a meaning in HTML.
     """
-    scripts = _SCRIPT.findall(template)
+    scripts = re.findall(_SCRIPT, template)
     policy = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return template.replace("POLICY", policy, 1).replace('"DATA"', harmless_json(data), 1)
 

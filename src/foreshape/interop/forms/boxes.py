@@ -7,8 +7,8 @@ from typing import Any
 
 from foreshape.core.spec import FP32, INT32, INT64, DType
 from foreshape.interop.forms.rules import to_onnx, to_torch
-from foreshape.interop.forms.suppression import NO_BOX, Suppression, image_of_rows, per_image, unsuppressed
-from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, size_of, term
+from foreshape.interop.forms.suppression import NO_BOX, Suppression, per_image, unsuppressed
+from foreshape.interop.onnx.write.terms import Term, constant, count_to, image_of_rows, joined, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write import helpers

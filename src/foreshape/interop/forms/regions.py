@@ -9,10 +9,9 @@ from foreshape import layer
 from foreshape.core.spec import FP32, INT32, INT64
 from foreshape.interop.forms.arithmetic import result
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
-from foreshape.interop.forms.suppression import image_of_rows
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, numbers, shaped, size_of
-from foreshape.interop.onnx.write.terms import Term, joined, term
+from foreshape.interop.onnx.write.terms import Term, image_of_rows, joined, term
 from foreshape.interop.onnx.write.terms import size_of as onnx_size_of
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused

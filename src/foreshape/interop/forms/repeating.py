@@ -10,9 +10,8 @@ from foreshape.core.spec import BOOL, INT32, INT64
 from foreshape.interop.forms.arithmetic import is_smaller
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import axes_of
-from foreshape.interop.forms.suppression import image_of_rows
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.write.terms import Term, constant, count_to, size_of, term
+from foreshape.interop.onnx.write.terms import Term, constant, count_to, image_of_rows, size_of, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from foreshape.core.spec import BOOL, FP32, INT32, INT64
 from foreshape.interop.forms.rules import to_onnx, to_torch
-from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, size_of, term
+from foreshape.interop.onnx.write.terms import Term, constant, count_to, image_of_rows, joined, size_of, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
@@ -133,13 +133,6 @@ def best_of_images(rows: Term, score: Term, images: Term, limit: int) -> Term:
 def per_image(image: Term, images: Term) -> Term:
     """Count rows ``[n, 1]`` of numbers of images: int32 ``[images]``."""
     return image.same(count_to(images)).cast(INT32).total(0)
-
-
-def image_of_rows(counts: Term, rows: Term) -> Term:
-    """Return the image of each row, as counted by ``counts``, ``[images]``: int64 ``[rows]``."""
-    w = counts.w
-    ends = Term(w, w.node("CumSum", counts.cast(INT64).value, w.number(0, INT64)), INT64)
-    return (ends <= count_to(rows).with_dims(1)).cast(INT64).total(1)
 
 
 @to_onnx("multiclass_nms", "multiclass_nms2", "multiclass_nms3")

@@ -97,7 +97,7 @@ class NoValue(Described):
     def _elsewhere(self, package: str, name: str) -> NoValueError:
         """Return the error for a function of another package, with its name here."""
         plain = name.strip("_")
-        hints: Mapping[str, str] = elsewhere("layer:FUNCTION_HINTS")
+        hints: Mapping[str, str] = elsewhere("layer.called_elsewhere:FUNCTION_HINTS")
         method = f"x.{plain}()" if callable(getattr(type(self), plain, None)) else None
         here_it_is = method or hints.get(f"{package}.{plain}") or hints.get(plain)
         if here_it_is is None:

@@ -334,7 +334,7 @@ class Variable(ArrayMethods):
             """Return ``op`` of a variable read alone: it is linked when all of its block is made."""
             if name == "op" and self.block.ops is not None:
                 return object.__getattribute__(self, name)
-            hint = "" if name.startswith("_") else elsewhere("layer:METHOD_HINTS").get(name, "")
+            hint = "" if name.startswith("_") else elsewhere("layer.called_elsewhere:METHOD_HINTS").get(name, "")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": here it is {hint}" if hint else ""), name=name)
 
     def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:

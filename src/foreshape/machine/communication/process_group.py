@@ -40,7 +40,7 @@ WHOLE = 1 << 18
 """The most bytes that a rank sends of a sum given whole to each other: a ring sends fewer, with twice as many messages."""
 _TAGS = (1 << 31) - 1
 """Tags of messages between two ranks are below this."""
-_SOURCE = re.compile(r"^\[[^\]]*\] ")
+_SOURCE = r"^\[[^\]]*\] "
 """The place in torch's own source at the beginning of its errors."""
 
 
@@ -56,7 +56,7 @@ def _with_others(purpose: str) -> Generator[None]:
 def _reason(words: str) -> str:
     """Return the reason in torch's words: NCCL's is in its last line, gloo's in its first."""
     lines = words.strip().split("\n")
-    reason = _SOURCE.sub("", lines[0]).split(" This is typically")[0]
+    reason = re.sub(_SOURCE, "", lines[0]).split(" This is typically")[0]
     last = lines[-1].strip() if len(lines) > 1 and any(line.startswith("Last error") for line in lines) else ""
     return f"{reason.rstrip(' :')}: {last}" if last else reason
 

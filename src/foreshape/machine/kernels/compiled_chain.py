@@ -31,6 +31,9 @@ from foreshape.machine.kernels.onednn_library import (
 from foreshape.machine.kernels.onednn_packed import order_of
 from foreshape.machine.kernels.written_chain import KINDS, LARGEST, CompiledSize, WrittenPrimitive, arguments_read
 
+_ANYWHERE = {"reordered": (SOURCE,), "product of values": (SOURCE, WEIGHTS)}
+"""The arguments of kinds with a begin at any element: columns of rows."""
+
 
 class DoesNotFit(FormatError):
     """The error for a network compiled for another library, machine or number of threads."""
@@ -66,7 +69,7 @@ class CompiledChain:
         library, what, kind = self._library, f"primitive {index}, a {written.kind}", KINDS[written.kind]
         arguments = arguments_read(what, written.arguments, kind)
         _check(what, written.kind, arguments)
-        record = Primitive(written.kind, arguments, written.threads or None)
+        record = Primitive(kind.primitive or written.kind, arguments, written.threads or None)
         orders = record.memories
         handles: dict[int, Handle] = {name: library.handle(m) for name, m in orders.items()}
         grids = _grids(what, orders, record.after)
@@ -74,7 +77,7 @@ class CompiledChain:
             description = self._described(what, written, record)
         sizes = {name: m.nbytes for name, m in orders.items()} | {name: 4 * n for name, n in grids.items()}
         handles.update({name: library.strided((n,), (1,), F32 if name < ZERO_OF else S32) for name, n in grids.items()})
-        if WEIGHTS in handles:
+        if WEIGHTS in handles and WEIGHTS in kind.constant:
             handles[WEIGHTS] = wanted = library.wanted_weights(description)
             if library.layout(wanted) != written.layout:
                 raise DoesNotFit(f"{what}: oneDNN orders the weight otherwise here")
@@ -87,9 +90,11 @@ class CompiledChain:
         if sorted(names) != sorted(handles) or not kind.constant & handles.keys() <= numbers.keys() or numbers.keys() & {RESULT, SCRATCHPAD}:
             raise FormatError(f"{what}: its operands and results are others than those with places")
         for name, (tensor, begin) in places.items():
-            self._check_place(what, name, tensor, begin, sizes[name], 4 if written.kind == "reordered" and name == SOURCE else ALIGNMENT)
+            anywhere = name in _ANYWHERE.get(written.kind, ())
+            self._check_place(what, name, tensor, begin, sizes[name], 4 if anywhere else ALIGNMENT)
         for output in (RESULT, SCRATCHPAD):
-            if output in places and any(_overlap((*places[output], sizes[output]), (*place, sizes[name])) for name, place in places.items() if name != output):
+            others = [name for name in places if name != output and not (written.kind == "softmax_to" and arguments[0] == arguments[1] and name == SOURCE)]
+            if output in places and any(_overlap((*places[output], sizes[output]), (*places[name], sizes[name])) for name in others):
                 raise FormatError(f"{what}: its result or its scratchpad lies where another operand does")
         for name, n in numbers.items():
             if n >= len(self._constants) or self._constants[n][1] < sizes[name]:
@@ -178,7 +183,7 @@ def _check(what: str, kind: str, given: Sequence[Any]) -> None:
                 raise FormatError(f"{what}: a window lies in the padding altogether")
     if kind == "reduced" and (len(given[1].dims) != len(given[2].dims) or any(n not in (1, m) for m, n in zip(given[1].dims, given[2].dims, strict=True))):
         raise FormatError(f"{what}: the result of {list(given[1].dims)} has dims {list(given[2].dims)}")
-    axis, of = {"softmax": (1, 0), "joined": (2, 1)}.get(kind, (None, 0))
+    axis, of = {"softmax": (1, 0), "softmax_to": (2, 0), "joined": (2, 1)}.get(kind, (None, 0))
     if axis is not None and given[axis] >= len(given[of].dims):
         raise FormatError(f"{what}: there is no axis {given[axis]}")
 

@@ -14,8 +14,10 @@ import ctypes
 import importlib
 import importlib.util
 import os
+import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,6 +26,8 @@ from foreshape.core.values.torch_proxy import torch
 if TYPE_CHECKING:  # updates are described without numpy
     import numpy as np
 
+FOLDER: Final = Path(__file__).parent
+"""All functions in machine code stand in its files."""
 SWITCH = "FORESHAPE_SMALL_STEPS"
 """The environment variable for small steps by torch's kernels too, with the value "torch"."""
 OPERANDS, DIMS, NUMBERS = 7, 4, 4
@@ -297,12 +301,19 @@ def compiled() -> Callable[[Any, Any, Any, int], int]:
 def code_address(function: FunctionType, signature: Any) -> int:
     """Return the address of a function in machine code, of a signature of numba's; the code is read from disk, and left there, if possible."""
     numba = importlib.import_module("numba")
+    function.__qualname__ = f"{function.__name__}_{sources_checksum(FOLDER):08x}"  # numba looks at one file alone, and reads back older functions of others
     try:
         code = numba.cfunc(signature, cache=True, error_model="numpy")(function)
     except RuntimeError:  # no folder for numba to write to
         code = numba.cfunc(signature, error_model="numpy")(function)
     _codes.append(code)
     return int(code.address)
+
+
+def sources_checksum(folder: Path) -> int:
+    """Return a checksum of the Python files in a folder."""
+    sources = sorted(path for path in folder.iterdir() if path.suffix == ".py")
+    return reduce(lambda checksum, path: zlib.crc32(path.read_bytes(), checksum), sources, 0)
 
 
 _codes: Final[list[Any]] = []

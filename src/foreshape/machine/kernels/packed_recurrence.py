@@ -178,8 +178,10 @@ class PackedRecurrentNet:
     def _tiles(self, weight: Tensor) -> Tensor:
         """Return a weight [gates hidden, inner] as tiles [tiles, inner, gates, lanes], with zeros behind the last unit."""
         gates, lanes, inner = recurrent_loop.GATES[self._mode], recurrent_loop.LANES[self._mode], weight.shape[1]
-        wide = F.pad(weight.reshape(gates, self._net.hidden, inner), (0, 0, 0, _padded(self._mode, self._net.hidden) - self._net.hidden))
-        return wide.view(gates, -1, lanes, inner).permute(1, 3, 0, 2).contiguous()
+        wide, missing = weight.reshape(gates, self._net.hidden, inner), -self._net.hidden % lanes
+        if missing:
+            wide = F.pad(wide, (0, 0, 0, missing))
+        return wide.view(gates, -1, lanes, inner).permute(1, 3, 0, 2).clone(memory_format=torch.contiguous_format)
 
     def __call__(self, x: Tensor, states: Sequence[Tensor], lengths: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the result [time, batch, directions hidden], then the last states [units, batch, hidden].

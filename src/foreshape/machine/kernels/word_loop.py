@@ -29,6 +29,7 @@ from foreshape.machine.kernels.integer_tiles import (
     spread_bytes,
     spread_half_bytes,
 )
+from foreshape.machine.kernels.sampling_loop import ROW, sample_word, sampling_functions
 from foreshape.machine.kernels.tile_products import (
     byte_tile,
     byte_tile_of_one,
@@ -51,9 +52,8 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
 """Kinds of `BINARY`."""
 AFFINE, SQUARE, ROOT_INVERSE, SINE, COSINE, TANH, SWISH, GELU, GELU_BY_TANH, RELU = range(10)
 """Kinds of `UNARY`."""
-BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, BYTE_LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT, ATTENTION, ROUNDING = range(
-    14
-)
+BINARY, UNARY, COPY, MEAN, LAYER_NORM, LOOKUP, BYTE_LOOKUP, NUMBERS_OF, PRODUCT, TURNED_PRODUCT, BYTE_PRODUCT, HALF_BYTE_PRODUCT = range(12)
+ATTENTION, ROUNDING, SAMPLING = range(12, 15)
 """The codes of instructions; `run` tells each one's operands and sizes."""
 BEHIND_BARRIER, IN_PARTS = 1, 2
 """Flags of an instruction: all threads meet before it; each thread takes a part of it."""
@@ -544,6 +544,9 @@ def run(table: Any, numbers: Any, count: int, thread: int, threads: int, meeting
                 new = 4 * text * pitch + columns
                 addresses = a + grouped, b + new, d + new, e + base, f + base
                 _attention(addresses, c + grouped, n5 + 4 * thread * k * n8, held, first, (k, n3, pitch), u, v)
+        elif code == SAMPLING:  # c [m] = the words chosen from scores a [m, n] by the rows of b and the changes d; n3: scratch of k numbers for each thread
+            for i in range(m * t // ts, m * (t + 1) // ts):
+                longs(c)[i] = sample_word(a + 4 * i * n, n, b + 8 * ROW * i, d, n3 + 4 * thread * k)
     return 0  # for type checkers: the loop returns
 
 
@@ -648,6 +651,7 @@ def compiled() -> int:
     """Return the address of `follow` in machine code; kept on disk between processes if possible."""
     numba = importlib.import_module("numba")
     names = {**globals(), **intrinsics(), **thread_intrinsics(), **tile_kernels(), **integer_kernels(lanes_of_sums()), "np": importlib.import_module("numpy")}
+    names.update(sampling_functions(names))
     names["exponential"] = numba.njit(error_model="numpy", inline="always")(with_names(exponential, names))
     names["_tanh"] = numba.njit(error_model="numpy", inline="always")(with_names(_tanh, names))
     for function in (_dot, _total, _spread):  # sums in any order, the same for each row

@@ -115,15 +115,19 @@ class KernelKind(NamedTuple):
     constant: frozenset[int] = frozenset()
     least: int | None = None
     """So many arguments are enough."""
+    primitive: str = ""
+    """The library's kind, if it is another one."""
 
 
 KINDS: dict[str, KernelKind] = {
     "convolution": KernelKind((_lies, _open, optional(_lies), _lies, _window, _window, _pair, _moved, read_after, truth), frozenset({WEIGHTS, BIAS}), 9),
     "product": KernelKind((_lies, _open, optional(_lies), _lies, read_after), frozenset({WEIGHTS, BIAS})),
+    "product of values": KernelKind((_lies, _lies, optional(_lies), _lies, read_after), frozenset({BIAS}), primitive="product"),
     "binary": KernelKind((one_of(*BINARY), _lies, _lies, _lies, read_after)),
     "elementwise": KernelKind((_function, _lies, read_after)),
     "pooling": KernelKind((one_of(*POOLING), _lies, _lies, _window, _window, _pair, _pair, read_after)),
     "softmax": KernelKind((_lies, count(0, DIMS), read_after)),
+    "softmax_to": KernelKind((_lies, _lies, count(0, DIMS), read_after)),
     "reduced": KernelKind((one_of(*REDUCTIONS), _lies, _lies, read_after)),
     "normalized_rows": KernelKind((_lies, number, truth, truth, read_after)),
     "nearest": KernelKind((_lies, _lies, read_after)),
@@ -184,7 +188,8 @@ def write(line: ChainLine, library: Library, given: Sequence[tuple[int, ...]], o
                 places.append([name, tensor, place.offset])
         layout = library.layout(library.wanted_weights(primitive.description)) if WEIGHTS in primitive.constants else []
         kernel, one_thread = library.implementation(primitive.description), int(1 in (computation.threads, library.threads()))
-        primitives.append([computation.kind, [*map(_in_words, computation.arguments)], one_thread, kernel, places, constants, layout])
+        kind = "product of values" if computation.kind == "product" and WEIGHTS not in primitive.constants else computation.kind
+        primitives.append([kind, [*map(_in_words, computation.arguments)], one_thread, kernel, places, constants, layout])
     results = [list(dims) for dims, _ in line.outs]
     return {"given": [list(d) for d in given], "results": results, "threads": library.threads(), "nbytes": line.nbytes, "primitives": primitives}
 

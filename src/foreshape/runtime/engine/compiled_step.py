@@ -30,7 +30,6 @@ from foreshape.machine.targets import compiling_for, target_of
 from foreshape.runtime.engine.emit import Bound, Emitted, emit
 from foreshape.runtime.engine.fetched import BlockResults, fetchers
 from foreshape.runtime.engine.finite import stop_before_updates
-from foreshape.runtime.engine.past_limit import past_limit
 from foreshape.runtime.engine.scope import Scope
 from foreshape.runtime.engine.shared_state import state_of_updates
 from foreshape.runtime.feeding.feed import Feeder
@@ -171,6 +170,8 @@ class CompiledStep:
                     return None
         peak = plan.peak(**sizes)
         if peak > limit.size:
+            from foreshape.runtime.engine.past_limit import past_limit
+
             raise past_limit(plan, limit, sizes, values)
         return peak
 

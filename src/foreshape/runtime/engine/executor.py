@@ -23,10 +23,8 @@ from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
 from foreshape.language.operator.registry import shown_type
-from foreshape.language.ops.tensor.random_state import check_state
 from foreshape.language.program import Op, Program, Role, Variable, default_main_program
 from foreshape.language.program.call_site import line_of, warn_user
-from foreshape.machine.communication.process_group import team_of
 from foreshape.machine.process import torch_modes as modes
 from foreshape.machine.process.devices import device_of
 from foreshape.machine.process.machine_memory import default_limit
@@ -413,6 +411,8 @@ class Executor(ConstructorRepr):
         try:
             tensor = to_tensor(state)
             if self._device is None:
+                from foreshape.language.ops.tensor.random_state import check_state
+
                 check_state(tensor)
             self._generator.set_state(tensor)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -510,6 +510,8 @@ def refuse_other_ranks(program: Program) -> None:
     exchanges = [op for op in program.global_block.ops if op.operator is not None and op.operator.collective and op.role & Role.BACKWARD]
     if not exchanges:
         return
+    from foreshape.machine.communication.process_group import team_of
+
     team = team_of(exchanges[0].attrs.get("ring_id", 0))
     rank = 1 if team is None else team.ranks
     losses = {n for op in program.global_block.ops if op.role == Role.BACKWARD | Role.LOSS for n in op.output_names()}

@@ -43,7 +43,7 @@ def apply_all(lowered: Step, attempts: Attempts | None = None) -> dict[str, int]
         for r in members:
             if attempts is not None:
                 attempts.rewrite = r.name
-            counts[r.name] = r.apply(graph)
+            counts[r.name] = r.apply(graph) if graph.may_match(r) else 0
         graph.drop_constants()
     graph.finish()
     return counts

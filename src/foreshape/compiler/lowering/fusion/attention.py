@@ -48,7 +48,7 @@ from foreshape.machine.targets import current_target
 _FAR = -1e9
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(Softmax,))
 def apply(graph: Graph) -> int:
     count = 0
     for i, computation in graph.computing(Softmax):

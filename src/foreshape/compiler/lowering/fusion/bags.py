@@ -21,7 +21,7 @@ from foreshape.language.operator.sequence_computations import SequencePooling
 from foreshape.machine.kernels.bags import Bag
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(Embedding,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(Embedding))
 

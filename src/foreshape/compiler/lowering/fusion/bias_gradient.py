@@ -14,7 +14,7 @@ from foreshape.language.operator.computations import Sum
 from foreshape.machine.kernels import elementwise
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, undoes=(Sum,))
 def apply(graph: Graph) -> int:
     count = 0
     for i, computation in graph.undoing(Sum):

@@ -18,7 +18,7 @@ from foreshape.machine.kernels import class_loss
 _MEAN = Reduction("AVERAGE")
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(SoftmaxCrossEntropy,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(SoftmaxCrossEntropy))
 

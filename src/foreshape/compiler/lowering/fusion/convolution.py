@@ -16,6 +16,7 @@ from foreshape.language.operator.computations import ImageConvolution, Sum
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(ImageConvolution,),
     after={
         "bias_gradient": "lets the sum alone read the convolution",
         "frozen_values": "computes convolutions of constants alone",

@@ -14,7 +14,11 @@ from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall
 from foreshape.language.operator.computations import ImageConvolution
 
 
-@rewrite(RewriteStage.FUSE, after={"bias_gradient": "makes the sum over all but the channels, which the convolution's gradient gives too"})
+@rewrite(
+    RewriteStage.FUSE,
+    undoes=(ImageConvolution,),
+    after={"bias_gradient": "makes the sum over all but the channels, which the convolution's gradient gives too"},
+)
 def apply(graph: Graph) -> int:
     convolutions = [(i, computation) for i, computation in graph.undoing(ImageConvolution) if are_images(i) and not any(i.arguments[2:-1])]
     return sum(_rewrite(graph, i, computation) for i, computation in convolutions)

@@ -15,7 +15,7 @@ from foreshape.language.operator.computations import SgdUpdate
 from foreshape.machine.kernels import elementwise, linear
 
 
-@rewrite(RewriteStage.FUSE, after={"linear_gradient": "makes the product that is added to a matrix in place"})
+@rewrite(RewriteStage.FUSE, begins=(SgdUpdate,), after={"linear_gradient": "makes the product that is added to a matrix in place"})
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(SgdUpdate))
 

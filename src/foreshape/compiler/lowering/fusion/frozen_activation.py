@@ -23,7 +23,7 @@ _MOST = 12
 """The most calls of one activation."""
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(Product, Scaling, Quotient, Activation))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

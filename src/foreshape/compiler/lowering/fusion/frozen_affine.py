@@ -18,6 +18,7 @@ from foreshape.machine.kernels import elementwise
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(Product,),
     after={
         "frozen_linear": "takes the steps behind a product of constants into its kernel",
         "frozen_convolution": "takes the steps behind a convolution into its kernel",

@@ -11,7 +11,7 @@ from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused, fus
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value
 from foreshape.core.dims import Size, equal, product
-from foreshape.language.operator.computations import AttentionOverRows, DenseAttention, Reshape, Slicing, Transposition
+from foreshape.language.operator.computations import AttentionOverRows, DenseAttention, Reshape, Slicing, Softmax, Transposition
 from foreshape.machine.kernels.attention import AttentionMemory
 from foreshape.machine.kernels.call_record import NamedConstant, of_operands
 from foreshape.machine.kernels.fused import FusedKernel
@@ -24,13 +24,15 @@ _HEADS_FIRST, _TURNED = (0, 2, 1, 3), (0, 2, 3, 1)
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(Softmax,),
     after={"attention": "finds the kernels of attention", "frozen_linear": "makes one product of those of Q, K and V"},
     needs=(Feature.ONEDNN,),
 )
 def apply(graph: Graph) -> int:
-    if not graph.lowered.frozen or graph.lowered.whole or library() is None:
+    if not graph.lowered.frozen:
         return 0
-    return sum(_rewrite(graph, i) for place in graph.places for i in list(place) if fused_as(i, DenseAttention) is not None)
+    calls = [i for place in graph.places for i in place if fused_as(i, DenseAttention) is not None]
+    return sum(_rewrite(graph, i) for i in calls) if calls and library() is not None else 0
 
 
 def _rewrite(graph: Graph, i: KernelCall) -> bool:

@@ -36,6 +36,7 @@ Dims = Sequence[Size]
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(ImageConvolution, ImageTransposedConvolution, PaddedImageConvolution),
     after={
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a convolution",
         "frozen_activation": "makes one call of an activation, which a convolution takes in",

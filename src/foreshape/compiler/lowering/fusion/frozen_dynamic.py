@@ -25,7 +25,12 @@ from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
 from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.FUSE, after={"frozen_activation": "makes one call of an activation, which a product takes in"}, needs=(Feature.ONEDNN,))
+@rewrite(
+    RewriteStage.FUSE,
+    begins=(DynamicProduct,),
+    after={"frozen_activation": "makes one call of an activation, which a product takes in"},
+    needs=(Feature.ONEDNN,),
+)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(DynamicProduct)) if graph.lowered.frozen else 0
 

@@ -18,7 +18,7 @@ from foreshape.language.operator.computations import Affine, Product, Sum
 from foreshape.machine.kernels.elementwise import plus_one
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(Product,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(Product)) if graph.lowered.frozen else 0
 

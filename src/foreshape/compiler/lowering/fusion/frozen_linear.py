@@ -25,7 +25,7 @@ from foreshape.core.data_class import data_class
 from foreshape.core.dims import Size
 from foreshape.core.spec import FP32, tensor
 from foreshape.core.values.torch_proxy import torch
-from foreshape.language.operator.computations import Reshape, Slicing
+from foreshape.language.operator.computations import FlattenedProduct, MatrixProduct, Reshape, Slicing
 from foreshape.machine.kernels import packed, products
 from foreshape.machine.kernels.call_record import X, method
 from foreshape.machine.kernels.frozen import NOTHING, folded, linear
@@ -41,6 +41,7 @@ SMALL = 1 << 10
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(FlattenedProduct, MatrixProduct),
     after={
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a product",
         "frozen_activation": "makes one call of an activation, which a product takes in",

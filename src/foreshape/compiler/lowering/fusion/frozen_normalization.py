@@ -25,12 +25,15 @@ from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.FUSE, needs=(Feature.ONEDNN,))
+@rewrite(RewriteStage.FUSE, begins=(LayerNorm, Power), needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
-    if not graph.lowered.frozen or library() is None:
+    if not graph.lowered.frozen:
         return 0
     roots = [i for i, computation in graph.computing(Power) if computation.of in (0.5, -0.5)]
-    return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(LayerNorm)) + sum(_written_out(graph, i) for i in roots)
+    operators = list(graph.computing(LayerNorm))
+    if not (roots or operators) or library() is None:  # asked last: the library takes some ms to load
+        return 0
+    return sum(_rewrite(graph, i, computation) for i, computation in operators) + sum(_written_out(graph, i) for i in roots)
 
 
 def _rewrite(graph: Graph, i: KernelCall, computation: LayerNorm) -> bool:

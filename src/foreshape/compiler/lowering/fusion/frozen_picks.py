@@ -21,7 +21,7 @@ from foreshape.machine.kernels.fused import Effects, FusedKernel
 _PART = Effects(views={0: 0}, layouts={0: "strided"})
 
 
-@rewrite(RewriteStage.SIMPLIFY)
+@rewrite(RewriteStage.SIMPLIFY, begins=(Picking, Selection))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -33,6 +33,7 @@ from foreshape.machine.targets import Feature
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(IntegerProduct,),
     after={
         "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a product",
         "frozen_activation": "makes one call of an activation, which a product takes in",

@@ -25,7 +25,7 @@ from foreshape.machine.kernels.recurrent_net import RecurrentNet
 from foreshape.machine.targets import Feature
 
 
-@rewrite(RewriteStage.FUSE, needs=(Feature.THREADS,))
+@rewrite(RewriteStage.FUSE, begins=(RecurrentLayers,), needs=(Feature.THREADS,))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or not packed_recurrence.can_pack():
         return 0

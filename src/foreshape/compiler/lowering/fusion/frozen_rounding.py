@@ -28,7 +28,7 @@ MOST = 127
 _RANGES = ((-128.0, 127.0), (0.0, 255.0))
 
 
-@rewrite(RewriteStage.FUSE, needs=(Feature.ONEDNN,))
+@rewrite(RewriteStage.FUSE, begins=(Observed, Dequantization, Affine, Scaling), needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -55,13 +55,14 @@ from foreshape.machine.targets import Feature
 
 @rewrite(RewriteStage.JOIN, needs=(Feature.ONEDNN,))
 def apply(graph: Graph) -> int:
-    if not graph.lowered.frozen or library() is None:
+    calls, one_series = [i for place in graph.places for i in place], graph.lowered.whole
+    begins = one_series or any(isinstance(i, FusedCall) and i.kernel.packed and not i.kernel.alone for i in calls)
+    if not graph.lowered.frozen or not begins or library() is None:  # asked last: the library takes some ms to load
         return 0
     count = 0
     run: list[SeriesStage] = []
-    one_series = graph.lowered.whole
     results: set[Value] = {*graph.lowered.feeds} if one_series else set()  # values in the layout of the library's kernels
-    for i in [i for place in graph.places for i in place]:
+    for i in calls:
         if not i.reads() and not i.stores and fused_as(i, Constant) is not None:
             continue
         stages = _stages(graph, i, results)

@@ -18,7 +18,7 @@ from foreshape.machine.kernels import elementwise
 _SWAPPED = (0, 2, 1, 3, 4)
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(Transposition,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(Transposition)) if graph.lowered.frozen else 0
 

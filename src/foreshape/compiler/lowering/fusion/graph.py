@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from foreshape.compiler.lowering.call_memory import rule_bytes
 from foreshape.compiler.lowering.fusion.attempts import Attempts
+from foreshape.compiler.lowering.fusion.rewrite_order import Rewrite
 from foreshape.compiler.lowering.fusion.soundness import NEEDED, unsoundness
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.compiler.lowering.memory_uses import MemoryUses
@@ -125,6 +126,12 @@ class Graph:
     def undoing(self, kind: type[_Computation]) -> list[tuple[OpCall, _Computation]]:
         """Return the gradient ops of such instructions."""
         return self._left(self._undoing.get(kind, ()))
+
+    def may_match(self, rewrite: Rewrite) -> bool:
+        """Return False if no original instruction has a computation where a rewrite begins."""
+        if not rewrite.begins and not rewrite.undoes:
+            return True
+        return any(kind.__name__ in rewrite.begins for kind in self._computing) or any(kind.__name__ in rewrite.undoes for kind in self._undoing)
 
     def _left(self, pairs: Iterable[tuple[OpCall, Any]]) -> list[tuple[OpCall, Any]]:
         remaining: list[tuple[OpCall, Any]] = []

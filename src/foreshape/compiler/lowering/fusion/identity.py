@@ -14,7 +14,7 @@ from foreshape.core.spec import LOD_TENSOR
 from foreshape.language.operator.computations import Identity
 
 
-@rewrite(RewriteStage.SIMPLIFY)
+@rewrite(RewriteStage.SIMPLIFY, begins=(Identity,))
 def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.computing(Identity):

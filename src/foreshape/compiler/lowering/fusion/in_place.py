@@ -14,7 +14,7 @@ from foreshape.language.operator.computations import Constant, Filled, Sum
 from foreshape.machine.kernels import elementwise
 
 
-@rewrite(RewriteStage.MEMORY)
+@rewrite(RewriteStage.MEMORY, begins=(Sum, Constant, Filled))
 def apply(graph: Graph) -> int:
     count = 0
     scope_values = {v.name: v for v in graph.lowered.feeds if v.in_scope}

@@ -21,7 +21,7 @@ from foreshape.core.values.torch_proxy import Tensor
 from foreshape.language.operator.computations import Reshape
 
 
-@rewrite(RewriteStage.SIMPLIFY)
+@rewrite(RewriteStage.SIMPLIFY, begins=(Reshape,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(Reshape))
 

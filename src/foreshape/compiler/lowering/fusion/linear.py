@@ -11,12 +11,13 @@ from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, f
 from foreshape.compiler.lowering.fusion.products import products_of_rows, transposed_view
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall
-from foreshape.language.operator.computations import Sum
+from foreshape.language.operator.computations import FlattenedProduct, MatrixProduct, Sum
 from foreshape.machine.kernels import linear
 
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(FlattenedProduct, MatrixProduct),
     after={
         "bias_gradient": "lets the sum alone read the product",
         "frozen_values": "computes products of constants alone",

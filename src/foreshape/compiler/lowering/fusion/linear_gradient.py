@@ -11,10 +11,11 @@ from foreshape.compiler.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.compiler.lowering.fusion.products import WeightGradient, gradients_of_rows, transposed_view
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall
+from foreshape.language.operator.computations import FlattenedProduct, MatrixProduct
 from foreshape.machine.kernels import linear
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, undoes=(FlattenedProduct, MatrixProduct))
 def apply(graph: Graph) -> int:
     return sum(_split(graph, i, transposed) for i, transposed in gradients_of_rows(graph))
 

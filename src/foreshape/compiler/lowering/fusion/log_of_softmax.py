@@ -14,7 +14,7 @@ from foreshape.language.operator.computations import CrossEntropy, Logarithm, So
 from foreshape.machine.kernels.bounded_softmax import of_classes, of_distribution, of_logarithm
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, undoes=(Softmax,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation.axis) for i, computation in graph.undoing(Softmax))
 

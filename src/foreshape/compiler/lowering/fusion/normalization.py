@@ -15,7 +15,7 @@ from foreshape.language.operator.computations import LayerNorm
 from foreshape.machine.kernels import layer_norm
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, begins=(LayerNorm,))
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(LayerNorm))
 

@@ -15,7 +15,7 @@ from foreshape.compiler.lowering.kernel_calls import Value
 from foreshape.language.operator.computations import Sum
 
 
-@rewrite(RewriteStage.SIMPLIFY)
+@rewrite(RewriteStage.SIMPLIFY, undoes=(Sum,))
 def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.undoing(Sum):

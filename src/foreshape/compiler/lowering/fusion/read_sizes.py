@@ -1,7 +1,7 @@
 """Sizes read at once, instead of a call for each step of their arithmetic.
 
-Before: whole numbers of ``shape(x)``, cut, joined or cast, each a dim of x or a number; and ``y = fill(sizes)``
-After: ``sizes = sizes_of(x)``; and ``y``, filled by the dims of x
+Before: whole numbers of ``shape(x)``, cut, joined or cast, each a dim of x or a number; and ``y = fill(sizes)``, or ``y = size == number``
+After: ``sizes = sizes_of(x)``; and ``y``, filled by the dims of x, or the truth of the comparison of these
 Unless: the result is fetched or stored, or something changes it in place; or nothing else would hold x for so long
 """
 
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.compiler.lowering.fusion.plain_calls import is_plain
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
@@ -19,7 +21,7 @@ from foreshape.core.dims import equal
 from foreshape.core.spec import DType
 from foreshape.core.values.torch_proxy import Lazy, Tensor, torch
 from foreshape.core.values.torch_types import torch_dtype
-from foreshape.language.operator.computations import Filled
+from foreshape.language.operator.computations import ComparedElements, Filled
 from foreshape.machine.kernels.call_record import NamedConstant, X, call
 from foreshape.machine.kernels.fused import FusedKernel
 from foreshape.machine.kernels.pages import full
@@ -27,7 +29,8 @@ from foreshape.machine.kernels.pages import full
 
 @rewrite(RewriteStage.MEMORY)
 def apply(graph: Graph) -> int:
-    count = sum(_sizes(graph, i) for i in reversed(graph.plain()))
+    count = sum(_compared(graph, i, computation) for i, computation in graph.computing(ComparedElements))
+    count += sum(_sizes(graph, i) for i in reversed(graph.plain()))
     return count + sum(
         _filled(graph, i, computation.number) for i, computation in graph.computing(Filled) if computation.number is not None and any(i.arguments)
     )
@@ -48,6 +51,23 @@ def _sizes(graph: Graph, i: OpCall) -> bool:
         return False
     make = Lazy(partial(_sizes_call, places, spec.known_dtype, not spec.rank))
     if not graph.replace({i: [fused(i, FusedKernel("{op} sizes", call(NamedConstant("sizes", make), X)), [root], i.results[:1])]}):
+        return False
+    graph.drop_unused(values_of(i.arguments))
+    return True
+
+
+def _compared(graph: Graph, i: OpCall, computation: ComparedElements) -> bool:
+    """Replace the comparison of one size with another, or with a number."""
+    sides, spec = [spec_of(a) for a in i.arguments[:2]], spec_of(i.results[0])
+    values = [s.value[0] for s in sides if s is not None and s.value is not None and len(s.value) == 1 and not isinstance(s.value[0], float)]
+    if len(values) < 2 or spec is None or not is_plain(graph, i):
+        return False
+    root = _root(graph, i)
+    places = None if root is None else _places(graph, i, root, values)
+    if root is None or places is None:
+        return False
+    make = Lazy(partial(_compared_call, places, getattr(np, computation.how), spec.rank))
+    if not graph.replace({i: [fused(i, FusedKernel("{op} of dims", call(NamedConstant("compared", make), X)), [root], i.results[:1])]}):
         return False
     graph.drop_unused(values_of(i.arguments))
     return True
@@ -112,6 +132,10 @@ def _filled_call(places: Sequence[int], number: float, dtype: DType) -> Callable
     return partial(_filled_by, places=places, number=number, dtype=torch_dtype(dtype))
 
 
+def _compared_call(places: Sequence[int], relation: Callable[[int, int], Any], rank: int) -> Callable[[Tensor], Tensor]:
+    return partial(_compared_sizes, places=places, relation=relation, dims=(1,) * rank)
+
+
 def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
     sizes = _read(x, places)
     return torch.tensor(sizes[0] if scalar else sizes, dtype=dtype, device=x.device)
@@ -120,3 +144,7 @@ def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Ten
 def _filled_by(x: Tensor, places: Sequence[int], number: float, dtype: Any) -> Tensor:
     sizes = _read(x, places)
     return full(sizes, number, dtype) if x.is_cpu else torch.full(sizes, number, dtype=dtype, device=x.device)
+
+
+def _compared_sizes(x: Tensor, places: Sequence[int], relation: Callable[[int, int], Any], dims: Sequence[int]) -> Tensor:
+    return torch.full(dims, bool(relation(*_read(x, places))), dtype=torch.bool, device=x.device)

@@ -14,6 +14,7 @@ from foreshape.machine.kernels import elementwise
 
 @rewrite(
     RewriteStage.FUSE,
+    begins=(Relu,),
     after={
         "frozen_activation": "takes rectifiers as parts of other activations",
         "frozen_values": "computes functions of constants alone",

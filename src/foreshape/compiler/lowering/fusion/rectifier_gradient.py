@@ -12,7 +12,7 @@ from foreshape.language.operator.computations import Relu
 from foreshape.machine.kernels import elementwise
 
 
-@rewrite(RewriteStage.FUSE)
+@rewrite(RewriteStage.FUSE, undoes=(Relu,))
 def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.undoing(Relu):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from functools import cache
@@ -17,11 +18,14 @@ from foreshape.machine.targets import Feature
 
 if TYPE_CHECKING:
     from foreshape.compiler.lowering.fusion.graph import Graph
+    from foreshape.language.operator.computations import Computation
 
 Apply: TypeAlias = "Callable[[Graph], int]"
 """A function from a graph, which it rewrites, to the number of rewrites."""
 _PACKAGE = __name__.rpartition(".")[0]
-_registered: dict[str, Rewrite] = {}
+_registered: dict[str, tuple[Rewrite, Apply]] = {}
+_STAGE, _FEATURE, _NAME = re.compile(r"RewriteStage\.(\w+)"), re.compile(r"Feature\.(\w+)"), re.compile(r"\w+")
+_KINDS, _AFTER = re.compile(r"(begins|undoes)=\(([^)]*)\)"), re.compile(r'"(\w+)": "([^"]*)"')
 
 
 class RewriteStage(IntEnum):
@@ -37,7 +41,7 @@ class RewriteStage(IntEnum):
     """Join neighbours in the chosen order of calls."""
 
 
-@data_class(frozen=True, eq=False)
+@data_class(frozen=True)
 class Rewrite:
     """A rewrite of a step.
 
@@ -45,21 +49,38 @@ class Rewrite:
         name: of its module.
         after: the names of rewrites of its stage before it -> the reason, with them as its subject.
         needs: the features of a target with the kernels that it puts in; without them it runs for every target.
+        begins: the names of the computations where it begins to match; none if it looks at calls of any.
+        undoes: likewise, of computations with gradient ops where it begins.
     """
 
     name: str
-    apply: Apply
     stage: RewriteStage
     after: Mapping[str, str]
-    needs: tuple[Feature, ...] = ()
+    needs: tuple[Feature, ...]
+    begins: tuple[str, ...]
+    undoes: tuple[str, ...]
+
+    @property
+    def apply(self) -> Apply:
+        """The function, whose module is imported when it is first asked for."""
+        if self.name not in _registered:
+            importlib.import_module(f"{_PACKAGE}.{self.name}")
+        return _registered[self.name][1]
 
 
-def rewrite(stage: RewriteStage, after: Mapping[str, str] = MappingProxyType({}), needs: tuple[Feature, ...] = ()) -> Callable[[Apply], Apply]:
-    """Register the decorated function as the rewrite of its module; see `Rewrite`."""
+def rewrite(
+    stage: RewriteStage,
+    after: Mapping[str, str] = MappingProxyType({}),
+    needs: tuple[Feature, ...] = (),
+    begins: tuple[type[Computation], ...] = (),
+    undoes: tuple[type[Computation], ...] = (),
+) -> Callable[[Apply], Apply]:
+    """Register the decorated function as the rewrite of its module; see `Rewrite`. Its arguments are written out: `rewrites` reads them in the source."""
 
     def register(apply: Apply) -> Apply:
         name = apply.__module__.rpartition(".")[2]
-        _registered[name] = Rewrite(name, apply, stage, after, needs)
+        names = [tuple(kind.__name__ for kind in kinds) for kinds in (begins, undoes)]
+        _registered[name] = Rewrite(name, stage, dict(after), needs, *names), apply
         return apply
 
     return register
@@ -67,10 +88,25 @@ def rewrite(stage: RewriteStage, after: Mapping[str, str] = MappingProxyType({})
 
 @cache
 def rewrites() -> tuple[Rewrite, ...]:
-    """Return all rewrites of this package, in their order of application."""
-    for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
-        importlib.import_module(module.name)
-    return in_order(_registered.values())
+    """Return all rewrites of this package, in their order of application, as declared in their sources. A step imports its possible matches."""
+    folder = os.path.dirname(__file__)
+    members: list[Rewrite] = []
+    for file in os.listdir(folder):
+        name, extension = os.path.splitext(file)
+        if extension == ".py":
+            with open(os.path.join(folder, file), encoding="utf-8") as source:
+                _, _, words = source.read().partition("\n@rewrite(")
+            if words:
+                members.append(_declared(name, words.partition("\ndef ")[0]))
+    return in_order(members)
+
+
+def _declared(name: str, words: str) -> Rewrite:
+    """Return the rewrite of the arguments of a decorator."""
+    stage = RewriteStage[_STAGE.findall(words)[0]]
+    kinds = {key: tuple(_NAME.findall(names)) for key, names in _KINDS.findall(words)}
+    needs = tuple(Feature[feature] for feature in _FEATURE.findall(words))
+    return Rewrite(name, stage, dict(_AFTER.findall(words)), needs, kinds.get("begins", ()), kinds.get("undoes", ()))
 
 
 def in_order(members: Iterable[Rewrite]) -> tuple[Rewrite, ...]:

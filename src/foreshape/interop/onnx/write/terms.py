@@ -215,3 +215,10 @@ def count_to(count: Term) -> Term:
     """Return 0, 1, ... below a row of one int64."""
     w = count.w
     return Term(w, w.node("Range", w.number(0, INT64), w.squeeze(count.value, 0), w.number(1, INT64)), INT64)
+
+
+def image_of_rows(counts: Term, rows: Term) -> Term:
+    """Return the image of each row, as counted by ``counts``, ``[images]``: int64 ``[rows]``."""
+    w = counts.w
+    ends = Term(w, w.node("CumSum", counts.cast(INT64).value, w.number(0, INT64)), INT64)
+    return (ends <= count_to(rows).with_dims(1)).cast(INT64).total(1)

@@ -14,7 +14,7 @@ from foreshape.language.operator import AttrType, Operator, attribute, gradient,
 from foreshape.language.operator.require import fail, how_to_fit, require, require_equal, require_one_per_row, require_rank
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.ops.rules.gradient_dims import check_made
-from foreshape.language.ops.tensor.random import generator_for
+from foreshape.language.ops.tensor.random_state import generator_for
 
 UNIFORM, LOG_UNIFORM, CUSTOM = 0, 1, 2
 

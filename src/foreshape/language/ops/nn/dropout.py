@@ -15,7 +15,7 @@ from foreshape.language.operator.schema import Again
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.math.smooth_activation import OverAxis
 from foreshape.language.ops.rules.gradient_dims import check_made
-from foreshape.language.ops.tensor.random import generator_for
+from foreshape.language.ops.tensor.random_state import generator_for
 from foreshape.machine.kernels.dropping import draw_kept, drawing_bytes
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from foreshape.language.operator.samples import SampleTensor, f32, i32, reject, 
 from foreshape.language.operator.sequence_computations import RecurrentLayers
 from foreshape.language.operator.traits import WHOLE, ShardingRule
 from foreshape.language.ops.rules.ragged_rules import sequences
-from foreshape.language.ops.tensor.random import generator_for
+from foreshape.language.ops.tensor.random_state import generator_for
 from foreshape.machine.kernels import lstm_pieces
 from foreshape.machine.kernels.recurrence import StepGrouping, StepSchedule
 from foreshape.machine.kernels.recurrent_memory import GATES, Layers

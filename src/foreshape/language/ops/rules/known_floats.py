@@ -7,7 +7,6 @@ quotients with short fractions. Another result may be rounded, but never to or f
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from functools import lru_cache
 from struct import pack, unpack
 from typing import Any, Final, Literal, TypeAlias
@@ -40,6 +39,8 @@ def exact_ratio(scale: float) -> tuple[int, int] | None:
     numerator, under = scale.as_integer_ratio()
     if max(numerator.bit_length(), under.bit_length()) <= _MOST_BITS:
         return numerator, under
+    from fractions import Fraction  # few networks need it, with decimal behind it
+
     near = Fraction(scale).limit_denominator(_MOST_PARTS)
     if near and Fraction(-1, 2**25) < Fraction(scale) / near - 1 < Fraction(1, 2**24):
         return near.as_integer_ratio()
@@ -69,6 +70,8 @@ def _factor(a: float, dtype: DType) -> tuple[int, int]:
     try:
         return _fraction(a, dtype)  # type: ignore[return-value]  # of a float
     except ShapeError:
+        from fractions import Fraction
+
         near = Fraction(a).limit_denominator(_MOST_PARTS)
         if not near or abs(Fraction(a) / near - 1) >= Fraction(1, 2**25 if dtype is FP32 else 2**54):
             raise

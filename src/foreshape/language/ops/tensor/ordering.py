@@ -1,4 +1,4 @@
-"""Order and size of tensors: argmax, sorting, top k, running sums, shapes."""
+"""Order within tensors: argmax, sorting, top k, running sums."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from itertools import accumulate
 from typing import Any
 
 from foreshape.core.dims import Size, product
-from foreshape.core.spec import ANY, INDEX, INT32, INT64, LOD_TENSOR, NUMERIC, Spec
+from foreshape.core.spec import INDEX, INT32, INT64, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.core.values.torch_types import element_type, torch_dtype
-from foreshape.language.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.core.values.torch_types import element_type
+from foreshape.language.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import require, require_at_most, unknown_size
-from foreshape.language.operator.samples import b1, f32, i32, i64, reject, sample
+from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
-from foreshape.language.operator.totals import SUM, Totals
 from foreshape.language.operator.traits import WHOLE, ShardingRule, rule_along
 from foreshape.language.ops.math.reduction import reduced
 from foreshape.language.ops.rules.known_values import axis_of_any, carry, known_number, number_at_run
@@ -293,42 +292,3 @@ class Cumsum(Operator):
         sample(X=i32(5)),
         sample(X=f32()),
     ]
-
-
-class Shape(Operator):
-    """Out = the dims of Input. While describing, Out carries them as its value, symbols included."""
-
-    type = "shape"
-    reads_dims = ("Input",)
-    Input = operand(ANY, kinds=DENSE_OR_ROWS, doc="any shape")
-    Out = result(doc="[rank], int32")
-    gradient = ZERO_GRADIENT
-
-    def infer_shape(self, Input: Spec) -> Spec:
-        return Spec(LOD_TENSOR, INT32, (Input.rank,)).with_value(Input.known_dims)
-
-    def kernel(self, Input: Any) -> Tensor:
-        return torch.tensor(tuple(Input.shape), dtype=torch_dtype(INT32), device=Input.device)
-
-    samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]
-
-
-class SizeOf(Operator):
-    """Out = the number of elements of Input, a tensor without dims."""
-
-    type = "size"
-    reads_dims = ("Input",)
-    Input = operand(ANY, doc="any shape")
-    Out = result(doc="[], int64")
-    gradient = ZERO_GRADIENT
-
-    def infer_shape(self, Input: Spec) -> Spec:
-        return Input.dense((), INT64).with_value((Input.elements,))
-
-    def totals(self) -> Totals:
-        return {"Out": SUM}
-
-    def kernel(self, Input: Tensor) -> Tensor:
-        return torch.tensor(Input.numel(), dtype=torch_dtype(INT64), device=Input.device)
-
-    samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]

@@ -16,21 +16,12 @@ from foreshape.language.operator.require import axis_of, fail, require, require_
 from foreshape.language.operator.samples import f32, i64, reject, sample
 from foreshape.language.ops.rules.known_values import fits
 from foreshape.language.ops.tensor.creation import DTYPE_DOC, shape_at_run, shape_from
+from foreshape.language.ops.tensor.random_state import generator_for
 from foreshape.machine.kernels.pages import empty
 from foreshape.machine.process.this_run import this_run
 
 if TYPE_CHECKING:
-    from torch import Generator
-
-
-def generator_for(seed: int) -> Generator | None:
-    """Return for a seed a new generator; for 0 the running executor's (None, torch's default one, outside of a run)."""
-    running = this_run.generator
-    if not seed:
-        return running
-    out = torch.Generator(running.device if running is not None else "cpu")
-    out.manual_seed(seed)
-    return out
+    pass
 
 
 class Drawn(Operator):

@@ -34,6 +34,16 @@ def check_state(state: Tensor) -> None:
         raise ValueError(f"{left} words are said to be left from word {word} on, and there are {_WORDS}")
 
 
+def generator_for(seed: int) -> Generator | None:
+    """Return for a seed a new generator; for 0 the running executor's (None, torch's default one, outside of a run)."""
+    running = this_run.generator
+    if not seed:
+        return running
+    out = torch.Generator(running.device if running is not None else "cpu")
+    out.manual_seed(seed)
+    return out
+
+
 def _generator() -> Generator:
     return this_run.generator if this_run.generator is not None else torch.default_generator
 

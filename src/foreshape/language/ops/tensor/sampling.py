@@ -13,7 +13,7 @@ from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attri
 from foreshape.language.operator.require import require, require_at_most, require_equal, require_rank
 from foreshape.language.operator.samples import Reject, Sample, f32, f64, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
-from foreshape.language.ops.tensor.random import generator_for
+from foreshape.language.ops.tensor.random_state import generator_for
 
 
 class SamplingId(Operator):
