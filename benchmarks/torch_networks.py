@@ -2,9 +2,10 @@
 
     python benchmarks/torch_networks.py [NETWORK ...] [--seconds 3] [--threads 1] [--batch 8]
 
-One process, in turns; AdamW in each. "compile" is inductor, "backend" is torch.compile(backend="foreshape"). Ratios to eager torch count: at most 0.9 of its time and 0.8 of its memory is wanted of an imported ResNet-18,
-1.05 of the time of any network, and 1.15 of a module's where eager takes 3 ms or more. Memory is the parameters, buffers and optimizer state, and the most
-that torch's allocator has handed out above them within a step; memory of the plan stands beside. A ResNet-18 is measured if torchvision is installed.
+One process, in turns; AdamW in each; "compile" is inductor, and "backend" is torch.compile(backend="foreshape"). Ratios to eager torch count: at most 0.9 of
+its time and 0.8 of its memory is wanted of an imported ResNet-18, 1.05 of the time of any network, and 1.15 of a module's where eager takes 3 ms or more.
+Memory is the parameters, buffers and optimizer state, and the most that torch's allocator has handed out above them within a step; memory of the plan stands
+beside. A ResNet-18 is measured if torchvision is installed.
 """
 
 from __future__ import annotations
