@@ -156,7 +156,7 @@ TORCH_TRAINERS_PYTHON ?= $(TORCH_TRAINERS_VENV)/bin/python
 
 $(TORCH_TRAINERS_VENV)/bin/python:
 	$(PYTHON) -m venv $(TORCH_TRAINERS_VENV)
-	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest -e .
+	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest hypothesis -e .
 
 torch-trainers: $(TORCH_TRAINERS_PYTHON) ## the training loops of Lightning, accelerate and transformers with torch.compile's backend (in the Python of TORCH_TRAINERS_PYTHON, or one made for it)
 	PYTHONPATH=src $(TORCH_TRAINERS_PYTHON) -m pytest -q -m long tests/interop/torch_backend/test_trainers.py
@@ -169,7 +169,7 @@ TORCH_TRAINERS_PYTHON ?= $(TORCH_TRAINERS_VENV)/bin/python
 
 $(TORCH_TRAINERS_VENV)/bin/python:
 	$(PYTHON) -m venv $(TORCH_TRAINERS_VENV)
-	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest -e .
+	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest hypothesis -e .
 
 torch-trainers: $(TORCH_TRAINERS_PYTHON) ## the training loops of Lightning, accelerate and transformers with torch.compile's backend (in the Python of TORCH_TRAINERS_PYTHON, or one made for it)
 	PYTHONPATH=src $(TORCH_TRAINERS_PYTHON) -m pytest -q -m long tests/interop/torch_backend/test_trainers.py

@@ -93,7 +93,7 @@ def test_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     networks = both()
-    quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+    quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "use_cpu": True, "disable_tqdm": True, "remove_unused_columns": False}
     for network in networks:
         settings = transformers.TrainingArguments(str(tmp_path), num_train_epochs=2, per_device_train_batch_size=16, learning_rate=1e-2, seed=3, **quiet)
         transformers.Trainer(model=network, args=settings, train_dataset=Points()).train()
