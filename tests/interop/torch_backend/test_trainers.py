@@ -98,12 +98,3 @@ def test_transformers(tmp_path: Path) -> None:
         settings = transformers.TrainingArguments(str(tmp_path), num_train_epochs=2, per_device_train_batch_size=16, learning_rate=1e-2, seed=3, **quiet)
         transformers.Trainer(model=network, args=settings, train_dataset=Points()).train()
     same(*networks)
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    settings = transformers.TrainingArguments(
-        str(tmp_path), num_train_epochs=2, per_device_train_batch_size=16, learning_rate=1e-2, seed=3, torch_compile_backend="foreshape", **quiet
-    )
-    network = Network()
-    transformers.Trainer(model=network, args=settings, train_dataset=Points()).train()
-    for p, q in zip(network.parameters(), networks[0].parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
