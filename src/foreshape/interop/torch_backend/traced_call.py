@@ -155,6 +155,9 @@ class TracedCall:
         else:
             return None
         traced = self.node.meta["val"]
+        values = [item.meta["val"] for item in operands if isinstance(item.meta.get("val"), torch.Tensor)]
+        if any(_strides(value) != _strides(traced) for value in values if value.shape == traced.shape):
+            return None  # of operands in several layouts torch's kernels choose one otherwise than its traces
         bits = traced.is_conj(), traced.is_neg()  # torch's marks of numbers that a reader turns: a written view keeps its own
         for item in operands:
             value = self.value(item)
