@@ -155,8 +155,9 @@ class TracedCall:
         else:
             return None
         traced = self.node.meta["val"]
-        values = [item.meta["val"] for item in operands if isinstance(item.meta.get("val"), torch.Tensor)]
-        if any(_strides(value) != _strides(traced) for value in values if value.shape == traced.shape):
+        rank, layout = traced.dim(), _strides(traced)
+        layouts = [_strides(item.meta["val"]) for item in operands if isinstance(item.meta.get("val"), torch.Tensor)]
+        if any(other != layout and other[:rank] == layout[:rank] for other in layouts):
             return None  # of operands in several layouts torch's kernels choose one otherwise than its traces
         bits = traced.is_conj(), traced.is_neg()  # torch's marks of numbers that a reader turns: a written view keeps its own
         for item in operands:
@@ -164,7 +165,7 @@ class TracedCall:
             if not isinstance(value, Variable) or value.spec != result or item.op != "call_function" or next(reversed(item.users)) is not self.node:
                 continue
             operand = item.meta["val"]
-            if _strides(operand) == _strides(traced) and bits == (operand.is_conj(), operand.is_neg()):
+            if _strides(operand) == layout and bits == (operand.is_conj(), operand.is_neg()):
                 return _place(value, self.tensors)
         return None
 
