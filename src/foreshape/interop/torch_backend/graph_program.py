@@ -17,7 +17,7 @@ from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize,
 from foreshape.interop.torch.traced_guards import size_of_expression
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
-from foreshape.interop.torch_backend.traced_call import TracedCall, is_random
+from foreshape.interop.torch_backend.traced_call import TracedCall, is_declared_view, is_random
 from foreshape.language.program import Program, Variable, program_guard
 from foreshape.language.program.call_site import telling_site
 from foreshape.language.program.current import current_block
@@ -42,12 +42,13 @@ class GraphProgram:
 
     Attributes:
         owned: the names of the inputs held by nobody else.
-        is_open: True if a size is open.
+        is_open: True if a size is open, or an input is a number.
         feeds: the variable of each input; None for other inputs than tensors and sizes.
         is_size: for each input whether it is a size, or a number computed from sizes: an int or a float.
         fetches: the names of its fetched values.
         results: of the graph, in order.
         numbers: the places in ``fetches`` of Python's numbers -> their type.
+        unaliased: the places in ``fetches`` of tensors that are no views by the schemas of their operators.
         constants: name -> tensor.
         calls: torch's operator -> the number of its calls.
 
@@ -63,11 +64,13 @@ class GraphProgram:
         self.fetches: list[str] = []
         self.results: list[GraphResult] = []
         self.numbers: dict[int, type] = {}
+        self.unaliased: set[int] = set()
         self.constants: dict[str, Any] = {}
         self.calls: dict[str, int] = {}
         self.functions: list[TorchFunction] = []
         self.lines = NodeLines()
         self._symbols = _Symbols()
+        self._untold = _untold_sizes(graph.graph)
         self._of: dict[Any, Any] = {}
         self._inputs: dict[Any, int] = {}
         with program_guard(self.program, Program()):
@@ -76,7 +79,8 @@ class GraphProgram:
                     self._take(node)
         feeds = [v for v in self.feeds if v is not None]
         self.owned = frozenset([v.name for v in feeds if is_backward and not v.name.startswith("primals")])
-        self.is_open = any(not isinstance(size, int) for v in feeds for size in (*v.spec.known_dims, *(v.spec.value or ())))
+        numbers = [v for v, is_size in zip(self.feeds, self.is_size, strict=True) if is_size and v is not None]
+        self.is_open = bool(numbers) or any(not isinstance(size, int) for v in feeds for size in v.spec.known_dims)
 
     # --- nodes
 
@@ -137,6 +141,8 @@ class GraphProgram:
             elif isinstance(value, (Variable, OpenSize, OpenFloat, OpenQuotient)):
                 if argument not in places:
                     places[argument] = len(self.fetches)
+                    if argument.op == "call_function" and not is_declared_view(_maker(argument).target):
+                        self.unaliased.add(len(self.fetches))
                     if not isinstance(value, Variable):
                         self.numbers[len(self.fetches)] = int if isinstance(value, OpenSize) else float
                         value = layer.assign(value.variable if isinstance(value, OpenSize) else float_variable(value))
@@ -217,7 +223,10 @@ class GraphProgram:
         return Spec(LOD_TENSOR, dtype_of_torch(tensor.dtype), tuple([self._size(n) for n in tensor.shape]))
 
     def _size(self, traced: Any) -> Size:
-        return traced if isinstance(traced, int) else size_of_expression(traced.node.expr, self._symbols)
+        if isinstance(traced, int):
+            return traced
+        expression = traced.node.expr
+        return self._untold[expression] if expression in self._untold else size_of_expression(expression, self._symbols)
 
 
 class _Symbols(dict[str, Size]):
@@ -228,7 +237,21 @@ class _Symbols(dict[str, Size]):
         return made
 
 
+def _untold_sizes(graph: Any) -> dict[Any, Size]:
+    """Return torch's expressions that are sizes of inputs, of symbols that are alone no input's size -> a symbol of ours for each."""
+    values = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder" and node.users]
+    sizes = [n for value in values if isinstance(value, torch.Tensor) for n in value.shape if isinstance(n, torch.SymInt)]
+    expressions = dict.fromkeys(n.node.expr for n in sizes)
+    symbols = {expression for expression in expressions if expression.is_symbol}
+    return {expression: symbol(f"d{index}") for index, expression in enumerate(expressions) if not expression.free_symbols <= symbols}
+
+
 _NOT_A_NUMBER: Final = object()
+
+
+def _maker(node: Any) -> Any:
+    """Return the node of the call that gives a value, alone or among others."""
+    return node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
 
 
 def _leaves(arguments: Any) -> Iterator[Any]:

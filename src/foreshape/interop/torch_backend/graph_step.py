@@ -83,7 +83,9 @@ class CompiledGraph:
         self._taken = [places[v.name] for v in self.step.emitted.lowered.feeds]
         self._as_tensors = [index for index, place in enumerate(self._taken) if graph.is_size[place]]
         self._kept = [(index, r.feed) for index, r in enumerate(graph.results) if r.feed is not None]
-        self._fetched = [(index, r.fetch, graph.numbers.get(r.fetch)) for index, r in enumerate(graph.results) if r.fetch is not None]
+        self._fetched = [
+            (index, r.fetch, graph.numbers.get(r.fetch), r.fetch in graph.unaliased) for index, r in enumerate(graph.results) if r.fetch is not None
+        ]
         self._constants = [r.constant for r in graph.results]
         self._is_open = graph.is_open
         self._limit = None if memory is None else MemoryLimit(memory, "torch.compile's option memory", exact=True)
@@ -122,8 +124,13 @@ class CompiledGraph:
         except Exception as error:
             note_line(error)
             raise
-        for index, place, number in self._fetched:
-            out[index] = results[place] if number is None else number(results[place])
+        for index, place, number, is_unaliased in self._fetched:
+            value = results[place]
+            if number is not None:
+                value = number(value)
+            elif is_unaliased and value._is_view():  # written into the memory of a view: torch would refuse the user's writes to it
+                value = value.data
+            out[index] = value
         return out
 
     def _take_sizes(self, key: Any, tensors: Sequence[Any]) -> None:

@@ -270,7 +270,7 @@ def _readers(joint: _Joint, buffer: _Buffer) -> list[Any]:
 
 
 def _copy(joint: _Joint, buffer: _Buffer, chain: list[Any]) -> None:
-    """Copy operators before the first reader of a value in the backward pass, and let the readers there read the copies."""
+    """Copy operators before the first reader of a value in the backward pass, and let the readers from there on read the copies."""
     assert buffer.reread is not None
     reader = joint.nodes[buffer.reread]
     copies: dict[Any, Any] = {}
@@ -280,7 +280,7 @@ def _copy(joint: _Joint, buffer: _Buffer, chain: list[Any]) -> None:
         return copies.get(operand, operand)
 
     def is_later(user: Any) -> bool:
-        return user in joint.place and joint.place[user] >= joint.border
+        return joint.place.get(user, -1) >= joint.place[reader]
 
     with joint.graph.inserting_before(reader):
         for node in [*chain, *(view for view in views if view not in chain)]:

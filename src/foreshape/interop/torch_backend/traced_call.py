@@ -16,15 +16,23 @@ from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.prepared_graph import EFFECT
 from foreshape.interop.torch_backend.torch_operator import TorchFunction
 from foreshape.language.program import Variable
-from foreshape.machine.kernels.call_record import CallRecord, NamedConstant, NumberedOperand, Part, StepName, TupleRecord
+from foreshape.machine.kernels.call_record import CallRecord, NamedConstant, NumberedOperand, Part, StepName, Subscript, TupleRecord
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Order
 
 _SHOWN: Final = 160
 """Characters of a call in a program at most."""
 _BUILT_IN: Final = BuiltinFunctionType, MethodDescriptorType
 """torch's functions of Python with the arguments of operators, and not its own code in Python."""
-_HIDDEN_VIEWS: Final = frozenset({"aten::_unsafe_view", "aten::_reshape_alias", "aten::lift", "aten::lift_fresh"})
+_HIDDEN_VIEWS: Final = frozenset(
+    f"aten::{name}" for name in ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")
+)
 """Operators whose results lie in the memory of an operand, and whose schema does not say so."""
+
+
+_WRITERS: Final = frozenset(
+    f"aten::{name}" for name in ("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put", "masked_scatter")
+)
+"""Operators that write elements into a copy of their first operand."""
 
 
 class TracedCall:
@@ -65,8 +73,10 @@ class TracedCall:
         alone = isinstance(value, torch.Tensor)
         nested = not alone and any(is_list(item) for item in value or ())
         function = _Flat(target) if nested else _function(target)
-        call = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
+        call: CallRecord | Subscript = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
         places = tuple([index for index, item in enumerate(traced) if item is not None])
+        if is_list(value) and len(traced) == 1:
+            call = Subscript(call, 0)
         operand = self._dying(results[0]) if alone else None
         written = None if operand is None else self._written(name, operand)
         orders = {index: _order(traced[index]) for index in places}
@@ -77,17 +87,17 @@ class TracedCall:
             takes_over=None if written is None or operand is None else (0, operand),
         )
         kernel = FusedKernel(name, call, written, effects, partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None)
-        return TorchFunction(kernel, results, None if alone else places, len(traced), work_of_node(self.node))
+        return TorchFunction(kernel, results, None if places and len(traced) == 1 else places, len(traced), work_of_node(self.node))
 
     def _written(self, name: str, operand: int) -> Part:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
         target = self.node.target
         if self.arguments[0] == NumberedOperand(operand):
-            in_place = getattr(torch.Tensor, f"{name}_", None)
-            if isinstance(in_place, _BUILT_IN) and _variant(target, f"{name}_") is not None:
-                return CallRecord(NamedConstant(f"{_identifier(name)}_", in_place), self.arguments, self.keywords)
+            in_place = _variant(target, f"{name}_")
+            if in_place is not None:
+                return CallRecord(NamedConstant(f"{_identifier(name)}_", _function(in_place)), self.arguments, self.keywords)
         variant = _variant(target, name)
-        if variant is None:
+        if variant is None or not variant.has_kernel_for_dispatch_key("CPU"):  # generated: it copies a result of its own
             return None
         keyword = next(item.name for item in variant._schema.arguments if item.is_out)
         return CallRecord(NamedConstant(_identifier(name), variant._op), self.arguments, (*self.keywords, (keyword, NumberedOperand(operand))))
@@ -100,8 +110,9 @@ class TracedCall:
             if not any(item is value for item in self.tensors):
                 self.tensors.append(value)
         elif isinstance(value, (OpenSize, OpenFloat, OpenQuotient)):
-            variable = self._numbers.get(id(value)) or _number_variable(value)
-            self._numbers[id(value)] = variable
+            if id(value) not in self._numbers:
+                self._numbers[id(value)] = _number_variable(value)
+            variable = self._numbers[id(value)]
             if not any(item is variable for item in self.sizes):
                 self.sizes.append(variable)
         elif is_list(argument):
@@ -137,14 +148,24 @@ class TracedCall:
     def _dying(self, result: Spec) -> int | None:
         """Return the operand into whose memory the result may go: of its spec and its layout, and with no later use in the graph."""
         target = self.node.target
-        if torch.Tag.pointwise not in getattr(target, "tags", ()):
+        if torch.Tag.pointwise in getattr(target, "tags", ()):
+            operands = self.node.all_input_nodes
+        elif getattr(getattr(target, "_schema", None), "name", "") in _WRITERS:
+            operands = [self.node.args[0]]
+        else:
             return None
         traced = self.node.meta["val"]
-        for item in self.node.all_input_nodes:
+        rank, layout = traced.dim(), _strides(traced)
+        layouts = [_strides(item.meta["val"]) for item in operands if isinstance(item.meta.get("val"), torch.Tensor)]
+        if any(other != layout and other[:rank] == layout[:rank] for other in layouts):
+            return None  # of operands in several layouts torch's kernels choose one otherwise than its traces
+        bits = traced.is_conj(), traced.is_neg()  # torch's marks of numbers that a reader turns: a written view keeps its own
+        for item in operands:
             value = self.value(item)
             if not isinstance(value, Variable) or value.spec != result or item.op != "call_function" or next(reversed(item.users)) is not self.node:
                 continue
-            if _strides(item.meta["val"]) == _strides(traced):
+            operand = item.meta["val"]
+            if _strides(operand) == layout and bits == (operand.is_conj(), operand.is_neg()):
                 return _place(value, self.tensors)
         return None
 
@@ -162,9 +183,13 @@ class _Flat:
 def is_view(target: Any) -> bool:
     """Tell whether results of an operator may lie in the memory of its first tensor."""
     schema = getattr(target, "_schema", None)
-    if schema is None:
-        return False
-    return schema.name in _HIDDEN_VIEWS or any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns)
+    return is_declared_view(target) or (schema is not None and schema.name in _HIDDEN_VIEWS)
+
+
+def is_declared_view(target: Any) -> bool:
+    """Tell whether results of an operator are views by its schema, so that torch's autograd counts writes to all of them together."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns)
 
 
 def is_random(node: Any) -> bool:
@@ -188,8 +213,9 @@ def _identifier(name: str) -> str:
 
 
 def _order(tensor: Any) -> Order | None:
-    """Return the order of the axes of a contiguous tensor; None for plain."""
-    return tuple(range(tensor.dim())) if tensor.is_contiguous() else None
+    """Return the order of the axes of a contiguous tensor; None for other tensors, and where sizes known only in a run decide."""
+    common: Any = importlib.import_module("torch._prims_common")
+    return tuple(range(tensor.dim())) if common.is_contiguous_or_false(tensor) else None
 
 
 def _strides(tensor: Any) -> list[str]:
@@ -203,7 +229,7 @@ def _function(target: Any) -> Any:
         return target
     space, name = schema.name.split("::")
     if space == "aten" and not any("?[]" in str(item.type) or str(item.type) == "List[Optional[Tensor]]" for item in schema.arguments):
-        if name in ("view", "_unsafe_view"):
+        if name in ("view", "_unsafe_view") and target._overloadname == "default":
             return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
         for owner in (torch, torch.nn.functional, torch.Tensor):
             function = getattr(owner, name, None)
