@@ -183,6 +183,22 @@ def test_bf16_is_as_under_autocast() -> None:
     torch.testing.assert_close(compiled(x), wanted)
 
 
+@pytest.mark.parametrize("around", ["forward", "backward", "both"])
+def test_autocast_around_a_pass_is_as_eagers(around: str) -> None:
+    network, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), torch.randn(5, 8)
+    found: list[list[Any]] = []
+    for call in (network, torch.compile(network, backend="foreshape")):
+        network.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=around != "backward"):
+            loss = call(x).square().mean()
+        with torch.autocast("cpu", torch.bfloat16, enabled=around != "forward"):
+            loss.backward()
+        found.append([p.grad.clone() for p in network.parameters()])
+    for got, want in zip(*found, strict=True):
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.filterwarnings("ignore::foreshape.ForeshapeWarning")
 def test_what_has_no_form_runs_by_eager_and_is_said() -> None:
     def graph(x: Any) -> Any:

@@ -11,7 +11,6 @@ from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, border
 from foreshape.interop.torch_backend.graph_program import GraphProgram
-from foreshape.machine.process import torch_modes as modes
 from foreshape.machine.process.this_run import MemoryLimit
 from foreshape.runtime.engine import Scope
 from foreshape.runtime.engine.compiled_step import CompiledStep
@@ -100,6 +99,8 @@ class CompiledGraph:
         Raises:
             MemoryPlanError: the plan at these sizes needs more than the option ``memory``. An error of a kernel has a note with the user's line.
         """
+        if private.is_any_autocast_enabled():
+            return self._in_other_types(inputs)
         out = [*self._constants]
         for index, place in self._kept:
             out[index] = inputs[place]
@@ -116,8 +117,8 @@ class CompiledGraph:
         taken = (tensors,) if tensors else ()
         try:
             with _below_autograd():
-                if modes.is_set():
-                    with modes.left_out(None):
+                if private.len_torch_function_stack():
+                    with private.DisableTorchFunction():
                         results = self._function(*taken)
                 else:
                     results = self._function(*taken)
@@ -132,6 +133,14 @@ class CompiledGraph:
                 value = value.data
             out[index] = value
         return out
+
+    def _in_other_types(self, inputs: list[Any]) -> list[Any]:
+        """Return the results of a call under autocast, as of a backward pass alone: the types of values are not the planned ones, so torch runs the graph."""
+        module = self.graph.module
+        module.recompile()
+        values = [*inputs]
+        inputs.clear()
+        return list(module.forward(*values))
 
     def _take_sizes(self, key: Any, tensors: Sequence[Any]) -> None:
         """Take in new sizes; refuse the ones with a plan past the limit."""
