@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-launches bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters torch-families bench-torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-launches bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters torch-families torch-trainers bench-torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -151,10 +151,30 @@ $(TORCH_FAMILIES_VENV)/bin/python:
 	$(PYTHON) -m venv $(TORCH_FAMILIES_VENV)
 	$(TORCH_FAMILIES_VENV)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 torchvision==0.28.0 timm==1.0.31 transformers==5.24.0 -e .
 
+TORCH_TRAINERS_VENV := $(CURDIR)/.venv-torch-trainers
+TORCH_TRAINERS_PYTHON ?= $(TORCH_TRAINERS_VENV)/bin/python
+
+$(TORCH_TRAINERS_VENV)/bin/python:
+	$(PYTHON) -m venv $(TORCH_TRAINERS_VENV)
+	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest hypothesis -e .
+
+torch-trainers: $(TORCH_TRAINERS_PYTHON) ## the training loops of Lightning, accelerate and transformers with torch.compile's backend (in the Python of TORCH_TRAINERS_PYTHON, or one made for it)
+	PYTHONPATH=src $(TORCH_TRAINERS_PYTHON) -m pytest -q -m long tests/interop/torch_backend/test_trainers.py
+
 torch-families: $(TORCH_FAMILIES_PYTHON) ## networks of torch.nn, torchvision, timm and transformers brought over and compared (in the Python of TORCH_FAMILIES_PYTHON, or one made for it): make torch-families ONLY='timm.*'
 	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) tests/families/run.py --grad $(if $(ONLY),--only '$(ONLY)')
 
-bench-torch-families: $(TORCH_FAMILIES_PYTHON) ## memory as planned and measured, beside eager torch, and time of a training step of these networks: make bench-torch-families ONLY='timm.*' SECONDS=2
+bench-TORCH_TRAINERS_VENV := $(CURDIR)/.venv-torch-trainers
+TORCH_TRAINERS_PYTHON ?= $(TORCH_TRAINERS_VENV)/bin/python
+
+$(TORCH_TRAINERS_VENV)/bin/python:
+	$(PYTHON) -m venv $(TORCH_TRAINERS_VENV)
+	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest hypothesis -e .
+
+torch-trainers: $(TORCH_TRAINERS_PYTHON) ## the training loops of Lightning, accelerate and transformers with torch.compile's backend (in the Python of TORCH_TRAINERS_PYTHON, or one made for it)
+	PYTHONPATH=src $(TORCH_TRAINERS_PYTHON) -m pytest -q -m long tests/interop/torch_backend/test_trainers.py
+
+torch-families: $(TORCH_FAMILIES_PYTHON) ## memory as planned and measured, beside eager torch, and time of a training step of these networks: make bench-torch-families ONLY='timm.*' SECONDS=2
 	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) benchmarks/torch_families.py $(if $(ONLY),--only '$(ONLY)') --seconds $(if $(SECONDS),$(SECONDS),$(if $(RESULTS),2,0)) $(if $(RESULTS),--results)
 
 $(VENV)/docs: $(VENV)/demo
@@ -175,4 +195,4 @@ proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/language/wire/framework.proto
 
 clean:
-	rm -rf $(VENV) $(PADDLE_VENV) $(ADAPTERS_VENV) $(TORCH_FAMILIES_VENV) out site build dist
+	rm -rf $(VENV) $(PADDLE_VENV) $(ADAPTERS_VENV) $(TORCH_FAMILIES_VENV) $(TORCH_TRAINERS_VENV) out site build dist

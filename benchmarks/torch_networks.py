@@ -1,10 +1,11 @@
-"""A training step of networks of torch: imported by `fs.from_torch`, as a module again by `fs.to_torch`, in eager torch and by torch.compile.
+"""A training step of networks of torch: by `fs.from_torch`, as a module again by `fs.to_torch`, in eager torch, by torch.compile with inductor and Foreshape.
 
     python benchmarks/torch_networks.py [NETWORK ...] [--seconds 3] [--threads 1] [--batch 8]
 
-One process, in turns; AdamW in each. Ratios to eager torch count: at most 0.9 of its time and 0.8 of its memory is wanted of an imported ResNet-18,
-1.05 of the time of any network, and 1.15 of a module's where eager takes 3 ms or more. Memory is the parameters, buffers and optimizer state, and the most
-that torch's allocator has handed out above them within a step; memory of the plan stands beside. A ResNet-18 is measured if torchvision is installed.
+One process, in turns; AdamW in each; "compile" is inductor, and "backend" is torch.compile(backend="foreshape"). Ratios to eager torch count: at most 0.9 of
+its time and 0.8 of its memory is wanted of an imported ResNet-18, 1.05 of the time of any network, and 1.15 of a module's where eager takes 3 ms or more.
+Memory is the parameters, buffers and optimizer state, and the most that torch's allocator has handed out above them within a step; memory of the plan stands
+beside. A ResNet-18 is measured if torchvision is installed.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class WithLoss(nn.Module):
 class TorchStep:
     """A step of a module, its optimizer one of torch."""
 
-    def __init__(self, module: Any, inputs: tuple[Any, ...], fused: bool = True) -> None:
-        self.module, self.inputs = module, inputs
+    def __init__(self, module: Any, inputs: tuple[Any, ...], fused: bool = True, is_planned: bool = False) -> None:
+        self.module, self.inputs, self.is_planned = module, inputs, is_planned
         self.optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], RATE, fused=fused or None)
 
     def __call__(self) -> float:
@@ -100,7 +101,8 @@ class TorchStep:
     def peak(self) -> tuple[int, int]:
         self.optimizer.zero_grad()
         state = [t for of in self.optimizer.state.values() for t in of.values() if isinstance(t, torch.Tensor)]
-        return storage_bytes([*self.module.parameters(), *self.module.buffers(), *state, *self.inputs]) + allocated(self), 0
+        held = storage_bytes([*self.module.parameters(), *self.module.buffers(), *state, *self.inputs])
+        return held + allocated(self), held + max(graph.peak() for graph in fs.torch_report(self.module).graphs) if self.is_planned else 0
 
 
 class ImportedStep:
@@ -130,6 +132,7 @@ def steps_of(network: nn.Module, inputs: tuple[Any, ...]) -> dict[str, Any]:
         "imported": ImportedStep(fs.from_torch(copy.deepcopy(whole), inputs, dynamic), inputs),
         "to_torch": TorchStep(fs.to_torch(fs.from_torch(copy.deepcopy(whole), inputs, dynamic)).train(), inputs),
         "compile": TorchStep(torch.compile(copy.deepcopy(whole)), inputs),
+        "backend": TorchStep(torch.compile(copy.deepcopy(whole), backend="foreshape"), inputs, is_planned=True),
     }
 
 
@@ -141,8 +144,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    ways = ("imported", "to_torch", "compile")
-    print("| network | eager, ms | " + " | ".join(ways) + " | eager, MiB | " + " | ".join(ways) + " | planned by measured |\n|" + "---|" * 10)
+    ways = ("imported", "to_torch", "compile", "backend")
+    print("| network | eager, ms | " + " | ".join(ways) + " | eager, MiB | " + " | ".join(ways) + " | planned by measured |\n|" + "---|" * 12)
     for name in given.networks:
         torch.manual_seed(0)
         steps = steps_of(*NETWORKS[name](given.batch))
@@ -159,8 +162,8 @@ def main() -> None:
                 times[way].append(time.perf_counter() - began)
         ratios = [f"{statistics.median(a / b for a, b in zip(times[way], times['eager'], strict=True)):.3f}" for way in ways]
         memory = [f"{peaks[way][0] / peaks['eager'][0]:.3f}" for way in ways]
-        planned = peaks["imported"][1] / peaks["imported"][0]
-        row = [name, f"{statistics.median(times['eager']) * 1e3:.2f}", *ratios, f"{peaks['eager'][0] / 2**20:.2f}", *memory, f"{planned:.3f}"]
+        planned = ", ".join(f"{peaks[way][1] / peaks[way][0]:.3f}" for way in ("imported", "backend"))
+        row = [name, f"{statistics.median(times['eager']) * 1e3:.2f}", *ratios, f"{peaks['eager'][0] / 2**20:.2f}", *memory, planned]
         print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -85,6 +85,8 @@ from foreshape.interop import to_torch as to_torch
 from foreshape.interop.plans import largest_batch as largest_batch
 from foreshape.interop.plans import plan as plan
 from foreshape.interop.plans import summary as summary
+from foreshape.interop.torch_backend.report import TorchReport as TorchReport
+from foreshape.interop.torch_backend.report import torch_report as torch_report
 from foreshape.interop.unpadding import unpad as unpad
 from foreshape.language import ops as ops
 from foreshape.language.ops import Operator as Operator

@@ -281,6 +281,8 @@ class Step:
     taken: list[Value] = field(default_factory=list[Value])
     """The values of the first half of a step, in the second one (`foreshape.compiler.lowering.halves`): it takes them out of a list, and frees them one by
     one."""
+    owned: frozenset[str] = frozenset()
+    """The names of the inputs that nobody else holds: each is freed after its last use."""
     handed: list[Value] = field(default_factory=list[Value])
     """The values for the second half of a step, in the first one."""
     whole: bool = False

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from foreshape.compiler.lowering.block_constants import changed_names, constant_call, is_kept
+from foreshape.compiler.lowering.call_memory import rule_bytes
 from foreshape.compiler.lowering.expansion import expanded
 from foreshape.compiler.lowering.kernel_calls import Argument, Derived, FusedCall, KernelCall, OpCall, Step, Value, kernel_operator, values_of
 from foreshape.compiler.lowering.own_memory import with_own_memory
@@ -22,6 +23,7 @@ from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.language.infer.loop_state import joined_sources
 from foreshape.language.operator.byte_computations import UPDATE_NOTHING
 from foreshape.language.operator.fields import DENSE_OR_ROWS
+from foreshape.language.operator.operator import OwnCall
 from foreshape.language.operator.schema import Schema
 from foreshape.language.operator.use import Use
 from foreshape.language.program import Block, Op, Role, Variable
@@ -231,6 +233,9 @@ class Lowering:
             lower_region_op(self, op)
             return
         schema = operator.schema
+        if (own := operator.own_call) is not None:
+            self._by_record(op, schema, own)
+            return
         kernel = partial(operator.kernel, use=Use(op.inputs, _data_types(op))) if type(operator).kernel_use else operator.kernel
         call = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel, declared=operator.effects)
         call.kernel_requested, call.operator = type(operator).kernel_requested, operator
@@ -253,6 +258,16 @@ class Lowering:
         call.results += self._offsets_of_results(op, schema, call.results, operands)
         check = size_checks(self.block.program).instruction(op, operator, call)
         self.calls += [check, call] if check is not None else [call]
+
+    def _by_record(self, op: Op, schema: Schema, own: OwnCall) -> None:
+        """Lower an op to the record of its call."""
+        call = FusedCall(op, [self.read(n) for o in schema.operands for n in op.inputs.get(o.name, ())], [None] * own.results, kernel=own.kernel)
+        written = [n for r in schema.results for n in op.outputs.get(r.name, ())]
+        for place, name in zip((0,) if own.places is None else own.places, written, strict=True):
+            value = call.results[place] = self.new(name, self.block.find(name))
+            self.write(call, name, value)
+        call.workspace = 0 if own.kernel.workspace is None else rule_bytes(call, own.kernel.workspace)
+        self.calls.append(call)
 
     def require(self, op: Op, operands: Sequence[Value | None]) -> None:
         """Check in every run that an op's operands were made: one that no block made would count as absent."""

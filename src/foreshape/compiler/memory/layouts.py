@@ -157,6 +157,8 @@ class AxisOrders:
     def _set_order(self, value: Value, order: Order | None) -> None:
         if order is None or any(a != index for index, a in enumerate(order)):
             self.strided[value] = order
+        else:
+            self.strided.pop(value, None)
 
 
 def _is_batched(value: Value) -> bool:

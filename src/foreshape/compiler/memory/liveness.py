@@ -83,7 +83,8 @@ def _liveness(lowered: Step, rows: dict[Value, Size], reuse: bool, is_inner: boo
         if record is not None:
             record.fixed = True
     for record in walk.feeds:
-        record.last = end
+        if record.name not in lowered.owned:
+            record.last = end
     walk.merge()
     if not is_inner:
         _complete_held(block, walk.held, lowered.packed)

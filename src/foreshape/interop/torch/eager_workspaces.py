@@ -107,8 +107,8 @@ def _attention(arguments: Sequence[Any], result: Any) -> int:
 
 
 def _attention_backward(arguments: Sequence[Any], result: Any) -> int:
-    q, _, v = arguments[1:4]
-    return _number(AttentionMemory(q.shape, v.shape, None).backward)
+    d, q, _, v = arguments[:4]
+    return _number(AttentionMemory(q.shape, v.shape, None).backward) + _copied(d.transpose(1, 2))
 
 
 def _softmax(arguments: Sequence[Any], result: Any) -> int:
@@ -119,6 +119,14 @@ def _softmax_backward(arguments: Sequence[Any], result: Any) -> int:
     return _copied(*arguments[:2])
 
 
+def _batch_norm_backward(arguments: Sequence[Any], result: Any) -> int:
+    return _bytes(arguments[1]) if arguments[9][0] else 0  # the gradient of its input is allocated twice
+
+
+def _dropout(arguments: Sequence[Any], result: Any) -> int:
+    return _bytes(arguments[0])  # the mask as floating-point numbers
+
+
 _RULES: Final[dict[str, Callable[[Sequence[Any], Any], int]]] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
@@ -126,8 +134,13 @@ _RULES: Final[dict[str, Callable[[Sequence[Any], Any], int]]] = {
     "mkldnn_rnn_layer_backward": _lstm_backward,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "native_dropout": _dropout,
+    "native_dropout_backward": _dropout,
     "_softmax": _softmax,
     "_log_softmax": _softmax,
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _softmax_backward,
 }
+WITH_WORKSPACE: Final = frozenset(_RULES)
+"""The operators with an entry."""

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any, Final, NamedTuple, cast
 
 from foreshape.core.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
+from foreshape.errors import SchemaError
 from foreshape.interop.torch.named_sizes import named_sizes
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.language.program import Program, Variable
@@ -113,6 +114,14 @@ def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
     if name not in _OPERATIONS:
         raise _Foreign
     return _OPERATIONS[name](*parts)
+
+
+def size_of_expression(expression: Any, symbols: Mapping[str, Size]) -> Size:
+    """Return a size of torch's as ours, by torch's symbol -> our size. Raises `SchemaError` for one without a form here."""
+    try:
+        return _size(expression, symbols)
+    except _Foreign:
+        raise SchemaError(f"the size {expression} has no form here") from None
 
 
 def _demands(relation: Any, symbols: Mapping[str, Size]) -> list[tuple[Size, str, Size]]:

@@ -24,7 +24,7 @@ from foreshape.language.operator.fields import (
     operand,
     result,
 )
-from foreshape.language.operator.operator import OWN, Operator
+from foreshape.language.operator.operator import OWN, Operator, OwnCall
 from foreshape.language.operator.registry import all_operators, find, get, refuse
 from foreshape.language.operator.require import (
     axis_of,
@@ -57,6 +57,7 @@ __all__ = [
     "F",
     "Offsets",
     "Operator",
+    "OwnCall",
     "Spec",
     "Tensor",
     "all_operators",

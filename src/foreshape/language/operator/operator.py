@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from foreshape.core.dims import Size
 from foreshape.core.hints import did_you_mean
@@ -25,13 +25,27 @@ from foreshape.language.operator.samples import Reject, Sample
 from foreshape.language.operator.schema import Again, Schema
 from foreshape.language.operator.totals import Totals
 from foreshape.language.operator.traits import ShardingRule, usual_rule
-from foreshape.machine.kernels.fused import Effects, Order
+from foreshape.machine.kernels.fused import Effects, FusedKernel, Order
 
 OWN: Final = 1000
 """``since`` of an operator in no version of PaddlePaddle."""
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""
+
+
+class OwnCall(NamedTuple):
+    """The call of an operator's kernel as a record, for the text of a step.
+
+    Attributes:
+        kernel: takes the operands one after the other, lists as their elements.
+        places: the places of the results among those of the call; None for a call that gives the only one itself.
+        results: the number of results of the call.
+    """
+
+    kernel: FusedKernel
+    places: Sequence[int] | None
+    results: int
 
 
 class _GradientClass:
@@ -249,6 +263,11 @@ class Operator:
         values = {n: getattr(self, n) for n in self.schema.attributes}
         values |= {n: as_written(values[n]) for n, field in self.schema.attributes.items() if field.type is AttrType.FLOAT}
         return type(self).with_values(values)
+
+    @property
+    def own_call(self) -> OwnCall | None:
+        """Its call as a record, in the place of a call of ``kernel``; None for most."""
+        return None
 
     def computes(self) -> Computation | None:
         return None

@@ -23,7 +23,7 @@ _DEMO = os.path.join(PACKAGE, "apps", "training", "demo.py")
 """The demo is a user of the package, like any other."""
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
-_IMPORTERS = tuple([os.path.join(PACKAGE, "interop", room, "") for room in ("forms", "onnx", "pir", "torch")])
+_IMPORTERS = tuple([os.path.join(PACKAGE, "interop", room, "") for room in ("forms", "onnx", "pir", "torch", "torch_backend")])
 """Folders of importers: the line of their ops is told (`telling_site`), or there is none."""
 _told: Site = None
 _own: dict[str, bool | None] = {}

@@ -48,7 +48,7 @@ class Effects:
         contiguous: operands copied unless they are contiguous.
         axis_order: operands copied unless their axes, or the innermost of them, lie in this order; empty for any known order.
         gap_bytes: the bytes of the copies of such operands with gaps between their rows; without an entry they are copied whole.
-        result_order: result -> the order of its axes in memory, if not their own.
+        result_order: result -> the order of its axes in memory, if not their own; None for an unknown one.
         layouts: result -> its layout, of an operator; a result without one is contiguous.
         turned: of a transposed view, the axis of its operand for each of its axes.
         cut: of a view that is a part of its operand, the cut axes, with gaps between its rows. A part along the outermost axis has no gaps.
@@ -67,7 +67,7 @@ class Effects:
     contiguous: tuple[int, ...] = ()
     axis_order: Mapping[int, Order] = field(default_factory=dict[int, Order])
     gap_bytes: Mapping[int, Size] = field(default_factory=dict[int, Size])
-    result_order: Mapping[int, Order] = field(default_factory=dict[int, Order])
+    result_order: Mapping[int, Order | None] = field(default_factory=dict[int, "Order | None"])
     layouts: Mapping[int, str] = field(default_factory=dict[int, str])
     turned: Order | None = None
     cut: tuple[int, ...] | None = None

@@ -78,6 +78,7 @@ class CompiledStep:
         with compiling_for(target_of(device)), device or nullcontext():  # constants are made there
             lowered = lower(program.global_block, fetches, fused, frozen)
             lowered.half = half and frozen
+            lowered.owned = self._owned(lowered)
             self.plain = replace(lowered, calls=list(lowered.calls))
             if fused:
                 fuse(lowered)
@@ -97,6 +98,10 @@ class CompiledStep:
         self.fetchers, self.block_results = fetchers(lowered), BlockResults(self.emitted)
         self.ragged = [index for index, v in enumerate(lowered.fetches) if v.lod is not None]
 
+    def _owned(self, lowered: Step) -> frozenset[str]:
+        """Return the names of the inputs that the step frees."""
+        return frozenset()
+
     def _emit(self, lowered: Step) -> Emitted:
         """Write the code of the step."""
         return emit(lowered)
@@ -111,7 +116,7 @@ class CompiledStep:
     def plan_shapes(self, signature: Any, tensors: Sequence[Any], scope_dims: Held, longest: Mapping[str, int], limit: MemoryLimit | None = None) -> ShapePlan:
         """Check new shapes, compare their memory with a limit, and choose their threads."""
         values = {**self.feeder.check_shapes(tensors, scope_dims), **longest}
-        peak = self._refuse_past(limit, values) if limit is not None and self.plain.calls else None
+        peak = self.refuse_past(limit, values) if limit is not None and self.plain.calls else None
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()
         if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in tensors[: len(self.feeder.inputs)])):
@@ -148,7 +153,7 @@ class CompiledStep:
             run = bound.small[small] = as_function(small, bound.values, bound.function)
         return run
 
-    def _refuse_past(self, limit: MemoryLimit, values: Mapping[str, int]) -> int | None:
+    def refuse_past(self, limit: MemoryLimit, values: Mapping[str, int]) -> int | None:
         """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
 
         A limit other than an exact one asks the plan for sizes twice as large, and admits smaller ones afterwards.

@@ -456,6 +456,13 @@ def failure(error: Exception) -> ExecutionError:
     return ExecutionError(f"{shown_type(op.type)}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
 
 
+def note_line(error: Exception) -> None:
+    """Add the op and the user's line to the notes of an error of a kernel."""
+    op = _op_of(error)
+    if op is not None:
+        error.add_note(f"in {op}{line_of(op.site, op.type)}")
+
+
 # --- Programs with unwanted updates in a run: of a network in use, or divided for other ranks.
 
 

@@ -1,0 +1,1 @@
+"""A backend of ``torch.compile``: graphs of Dynamo and AOTAutograd become programs, planned and run as such."""
