@@ -25,6 +25,7 @@ from foreshape.interop.torch import replaced as replaced_functions
 from foreshape.interop.torch.asked_values import answered_open, open_functions
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
+from foreshape.interop.torch.inner_gradients import InnerGradientAsked
 from foreshape.interop.torch.named_sizes import long_sizes_named
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
@@ -80,11 +81,13 @@ def export(
     larger: Sequence[int] = LARGER,
     loops: bool = True,
     more: Mapping[str, int] | None = None,
+    inner: bool = False,
 ) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
 
     Args:
         more: name -> what is added to a size then.
+        inner: gradients within the forward pass are traced, and operators taken apart for them.
 
     Raises:
         SchemaError: torch.export refuses the module; its words, and the line, are in the message.
@@ -109,7 +112,7 @@ def export(
             _as_wanted(module, inputs, shapes_of, traced) as asked_mode,
             recorded_reads() as reads,
             _answers() as lines,
-            traced_gradients(module) as gradients,
+            traced_gradients(module, inner) as gradients,
         ):
             warnings.simplefilter("ignore")
             try:
@@ -124,15 +127,17 @@ def export(
             break
         try:
             found, asked = attempt(times, traced, LONGEST if times > 1 else None, loops)
+        except InnerGradientAsked:
+            return export(module, inputs, axes, bounds, settle, larger, loops, more, True)
         except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
             failed = error
             continue
         if found.loops and not _rolls(found, functools.partial(attempt, times + 1, traced, None, True)):
-            return export(module, inputs, axes, bounds, settle, larger, False, more)
+            return export(module, inputs, axes, bounds, settle, larger, False, more, inner)
         if not found.fixed:
             break
     if found is None and loops and asks_loops:  # a list of rounds may be used as no list of ours can be
-        return export(module, inputs, axes, bounds, settle, larger, False, more)
+        return export(module, inputs, axes, bounds, settle, larger, False, more, inner)
     if found is None:
         raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
     for lines, words, way in zip(asked, ("values are finite", "a size decided by values is zero"), ("finite ones", "others"), strict=False):
@@ -143,7 +148,7 @@ def export(
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
-        return export(module, inputs, axes, bounds, False, larger, loops, more)
+        return export(module, inputs, axes, bounds, False, larger, loops, more, inner)
     return found
 
 

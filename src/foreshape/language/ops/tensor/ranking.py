@@ -81,6 +81,36 @@ class Kthvalue(Picked):
     ]
 
 
+class MedianOfAxis(Picked):
+    """Out = the median along ``axis``, of an even number of elements the lower of the middle ones; Indices = its place, of equal ones any, as in torch.median.
+
+    It is NaN if an element is, and Indices then the first one's place. With ``ignore_nan`` the others count, and it is NaN if there are none.
+    """
+
+    type = "median_of_axis"
+    gradient_reads_dims = ("X",)
+    ignore_nan = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        return self._picked(X)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 16 * X.elements
+
+    def kernel(self, X: Tensor) -> Any:
+        return tuple((torch.nanmedian if self.ignore_nan else torch.median)(X, self.axis, self.keepdim))
+
+    samples = [
+        sample(X=f32(2, 5, distinct=True)),
+        sample(X=f32(4, 3, distinct=True), axis=0, keepdim=True),
+        sample(X=f32(2, 3, 4, distinct=True), axis=1, ignore_nan=True),
+        sample(X=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, 2.0, _NAN], [3.0, 2.0, 1.0]]), differentiate=False),
+        sample(X=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, 2.0, _NAN], [3.0, 2.0, 1.0]]), ignore_nan=True, differentiate=False),
+        *(sample(X=f32()), sample(X=f32(0, 3)), sample(X=i64(2, 5, high=99, distinct=True))),
+    ]
+    rejects = [reject(X=f32(0, 3), axis=0, says="at least 1")]
+
+
 class Mode(Picked):
     """Out = the most frequent element along ``axis``, of several the smallest; Indices = its last place. NaN equals nothing."""
 
