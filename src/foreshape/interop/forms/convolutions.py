@@ -276,10 +276,9 @@ def _from_torch_convolution(
 
 
 @from_torch()
-def _from_torch_convolution_backward(
-    t: TorchCall, d: Variable, x: Variable, weight: Variable, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: int, mask: Any
-) -> Any:  # fmt: skip
+def _from_torch_convolution_backward(t: TorchCall, d: Variable, x: Variable, weight: Variable, _: Any, *settings: Any) -> Any:
     """Return the gradient of the images, as a convolution the other way: a gradient in a forward pass, that has its own gradient."""
+    stride, padding, dilation, transposed, _, groups, mask = settings
     if any(mask[1:]):
         raise Refused("the gradient of a convolution's weight or bias within the forward pass; the one of its images has a form")
     if transposed:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import SchemaError
 from foreshape.interop.torch import packed_sequences, recorded_loops, with_loss
 from foreshape.interop.torch import replaced as replaced_functions
+from foreshape.interop.torch import traced_gradients as gradients_of_network
 from foreshape.interop.torch.asked_values import answered_open, open_functions
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
@@ -315,7 +316,7 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
     if before is None or not hasattr(shapes, "uninteresting_files"):
         yield
         return
-    shapes.uninteresting_files().update((__file__, recorded_loops.__file__, replaced_functions.__file__))
+    shapes.uninteresting_files().update((__file__, recorded_loops.__file__, replaced_functions.__file__, gradients_of_network.__file__))
 
     def located(env: Any, *given: Any, **named: Any) -> Any:
         shapes_of[:] = [env]
