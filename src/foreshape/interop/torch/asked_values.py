@@ -22,6 +22,7 @@ from foreshape.interop.torch.node_sites import code_of, of_torch
 from foreshape.interop.torch.own_code import own_code
 from foreshape.interop.torch.recorded_loops import calls_range, open_range, records
 from foreshape.interop.torch.replaced import asking_frame, exports_here, replaced
+from foreshape.interop.torch.sparse_matrices import sparse_stand_ins
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import max_pool1d, stand_ins
 
@@ -237,6 +238,7 @@ def open_functions() -> tuple[dict[Any, Any], list[Any]]:
         _ISTFT: _spectra_of_length,
         _MATRIX_NORM: _matrix_norm,
         _CDIST: _distances,
+        **sparse_stand_ins(),
         torch.Tensor.fill_diagonal_: _filled_diagonal,
         **dict.fromkeys((torch.diag, torch.Tensor.diag), _diagonal_of_matrix),
         **dict.fromkeys((_DIAGONAL, torch.Tensor.diagonal), _diagonal),
@@ -282,7 +284,7 @@ def _diagonal(x: Any, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 
 def _diagonal_of_matrix(x: Any, diagonal: Any = 0, **named: Any) -> Any:
-    return _diagonal(x, diagonal) if x.dim() == 2 and not named else _DIAG(x, diagonal, **named)
+    return _diagonal(x, diagonal) if isinstance(diagonal, torch.SymInt) and x.dim() == 2 else _DIAG(x, diagonal, **named)
 
 
 _DIAG: Final[Any] = torch.diag

@@ -35,6 +35,7 @@ from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.python_state import ChangedValue, PythonState
 from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
 from foreshape.interop.torch.replaced import one_at_a_time, replaced
+from foreshape.interop.torch.sparse_matrices import sparse_matrices
 from foreshape.interop.torch.state_probe import generators
 from foreshape.interop.torch.traced_gradients import traced_gradients
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
@@ -265,6 +266,7 @@ def _for_star(module: Any, shapes: Any) -> Any:
 def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
     """Have torch export as is wanted here; yields whether the code asks if it is traced, which is answered by ``traced``."""
     with (
+        sparse_matrices(module),
         traced_layers(module),  # first: the network may be such a layer
         packed_inputs(module, inputs),
         answered_open(module, traced) as asked,

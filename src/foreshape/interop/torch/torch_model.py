@@ -292,7 +292,7 @@ def from_torch(
     model = TorchModel(importer, scope, exported.call_spec.out_spec, told, test)
     if not is_exported(module):
         model.trains = any(part.training for part in module.modules())
-    own = {str(name): importer.names.get(name) or str(name) for name, value in named.items() if isinstance(value, torch.Tensor)}
+    own = {str(name): importer.names.get(name) or str(name) for name, value in named.items() if isinstance(value, torch.Tensor) and value.layout is torch.strided}
     for name in [n for n, kept in own.items() if kept not in scope]:  # unused by the graph
         scope.store(name, named[name].detach().clone())
     remember_names(own, scope, model.program, *([] if test is None else [test.program]))
