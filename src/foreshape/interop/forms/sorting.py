@@ -107,6 +107,31 @@ def _to_onnx_kthvalue(w: WrittenOp) -> Any:
 
 
 @to_onnx()
+def _to_onnx_median_of_axis(w: WrittenOp) -> Any:
+    """Take the middle of the elements in order, without NaN or the first NaN itself."""
+    x, rank = term(w, "X"), w.rank("X")
+    x, axis = (x, int(w.of.axis) % rank) if rank else (x.shaped(1), 0)
+    count = x.size(axis)
+    nan = x.node("IsNaN", to=BOOL) if x.of.is_floating else None
+    if nan is not None and w.of.ignore_nan:
+        count = (~nan).cast(INT64).total(axis, keep=True)
+        x = nan.where(float("inf"), x)
+    values, places = x.sorted(axis)
+    if nan is not None and w.of.ignore_nan:
+        middle = ((count - 1) / 2).most(0)
+        out, median_places = (one.node("GatherElements", middle.value, axis=axis) for one in (values, places))
+        out = (count < 1).where(float("nan"), out)
+    else:
+        out, median_places = (one.taken((count - 1) / 2, axis) for one in (values, places))
+        if nan is not None:
+            some, first = nan.some(axis, keep=True), nan.cast(INT64).node("ArgMax", axis=axis, keepdims=1, to=INT64)
+            out, median_places = some.where(float("nan"), out), some.where(first, median_places)
+    if not (rank and w.of.keepdim):
+        out, median_places = out.without(axis), median_places.without(axis)
+    return out.value, median_places.value
+
+
+@to_onnx()
 def _to_onnx_median(w: WrittenOp) -> Any:
     """Take the middle of the elements in order; a NaN among them is the median."""
     x, rank = term(w, "x"), w.rank("x")
