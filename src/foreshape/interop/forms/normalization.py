@@ -395,7 +395,7 @@ def _from_torch_layer_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = 
 
 
 def _moments(t: TorchCall, x: Variable, axes: Sequence[int], eps: float) -> list[Variable | None]:
-    """Return mean and one over deviation along axes, which gradients within a forward pass read; None where nothing does."""
+    """Return mean and one over deviation along axes, for gradients within a forward pass; None where nothing reads them."""
     if {use.args[1] for use in t.node.users}.isdisjoint((1, 2)):
         return [None, None]
     mean = layer.reduce_mean(x, axes, keepdim=True)
@@ -405,7 +405,7 @@ def _moments(t: TorchCall, x: Variable, axes: Sequence[int], eps: float) -> list
 def _channel_moments(t: TorchCall, x: Variable, eps: float) -> list[Variable | None]:
     """Return the same for each channel, without the other axes."""
     axes = [a for a in range(t.rank(x)) if a != 1]
-    return [None if one is None else layer.squeeze(one, axes) for one in _moments(t, x, axes, eps)]
+    return [None if moment is None else layer.squeeze(moment, axes) for moment in _moments(t, x, axes, eps)]
 
 
 @from_torch("rms_norm", "_fused_rms_norm")
@@ -426,7 +426,7 @@ def _from_torch_group_norm(t: TorchCall, x: Variable, groups: int, weight: Any =
 def _from_torch_native_group_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
     moments = _moments(t, layer.reshape(x, [0, group, -1]), [2], eps)
     out = t.op("group_norm", {"groups": group, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
-    return [out, *(None if one is None else layer.squeeze(one, [2]) for one in moments)]
+    return [out, *(None if moment is None else layer.squeeze(moment, [2]) for moment in moments)]
 
 
 @from_torch()

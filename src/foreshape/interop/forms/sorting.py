@@ -119,10 +119,10 @@ def _to_onnx_median_of_axis(w: WrittenOp) -> Any:
     values, places = x.sorted(axis)
     if nan is not None and w.of.ignore_nan:
         middle = ((count - 1) / 2).most(0)
-        out, median_places = (one.node("GatherElements", middle.value, axis=axis) for one in (values, places))
+        out, median_places = (rows.node("GatherElements", middle.value, axis=axis) for rows in (values, places))
         out = (count < 1).where(float("nan"), out)
     else:
-        out, median_places = (one.taken((count - 1) / 2, axis) for one in (values, places))
+        out, median_places = (rows.taken((count - 1) / 2, axis) for rows in (values, places))
         if nan is not None:
             some, first = nan.some(axis, keep=True), nan.cast(INT64).node("ArgMax", axis=axis, keepdims=1, to=INT64)
             out, median_places = some.where(float("nan"), out), some.where(first, median_places)

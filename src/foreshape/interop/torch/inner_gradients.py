@@ -1,7 +1,7 @@
-"""Gradients within a forward pass, of ``torch.autograd.grad``: torch computes them in the trace, whose operators they are.
+"""Gradients within a forward pass, of ``torch.autograd.grad``: torch computes them in the trace, as its operators.
 
-The formulas of torch's gradients read tensors that no trace has seen: ones within an operator that a graph keeps whole, and its results as other objects of
-Python. So operators are taken apart here, and each tensor read is the one of the trace with the same memory and the same past.
+The formulas of torch's gradients read tensors unseen by a trace: the ones within an operator kept whole, and results as other objects of Python. So operators
+are taken apart here, and each tensor read is the one of the trace with the same memory and the same past.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import pytree, torch
 
 _KEPT: Final = frozenset(("size", "stride", "storage_offset", "dropout", "item", "is_nonzero"))
-"""Questions about a tensor; and what a test leaves out."""
+"""Questions about a tensor; and a layer left out in a test."""
 _META: Final[Any] = torch.device("meta")
-"""Where torch's formulas make tensors beside the ones of a trace, which are there but for their sizes."""
+"""The device of tensors made by torch's formulas beside the ones of a trace."""
 
 
 class InnerGradientAsked(Exception):
@@ -35,19 +35,19 @@ class _TracedTensors:
 
     def note(self, value: Any) -> None:
         """Note the results of an operator."""
-        for one in pytree().tree_leaves(value):
-            if isinstance(one, torch.Tensor):
-                self._known.setdefault(_identity(one), one)
-                self._ids.add(id(one))
-                self.device = one.device
+        for tensor in pytree().tree_leaves(value):
+            if isinstance(tensor, torch.Tensor):
+                self._known.setdefault(_identity(tensor), tensor)
+                self._ids.add(id(tensor))
+                self.device = tensor.device
 
     def own(self, tensor: Any) -> Any:
-        """Return the tensor of the trace that this one is, else itself."""
+        """Return the tensor of the trace with the identity of this one, else itself."""
         return tensor if id(tensor) in self._ids else self._known.get(_identity(tensor), tensor)
 
 
 def _identity(tensor: Any) -> Any:
-    """Return what two objects of one tensor have in common: its memory, its dims and its past. No sizes are compared."""
+    """Return the memory, the dims and the past of a tensor, common to all its objects. No sizes are compared."""
     past = (id(tensor.grad_fn), tensor.output_nr) if tensor.grad_fn is not None else tensor.requires_grad
     dims = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     return tensor.untyped_storage()._cdata, tensor.dtype, past, *(n if isinstance(n, int) else n.node.expr for n in dims)
@@ -69,9 +69,9 @@ def inner_gradients() -> Generator[None]:
         name = func.__name__.split(".")[0]
         if func.namespace == "aten" and name not in _KEPT and func._can_decompose():
             with mode:
-                made = func.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         if name in ("sgn", "sign") and not args[0].is_complex():  # torch's formula of this gradient, zero, fixes sizes
             with mode:
                 args = (args[0].detach(),)
@@ -83,8 +83,8 @@ def inner_gradients() -> Generator[None]:
         yield
 
 
-def computed_inside(grad: Any, *given: Any, **named: Any) -> Any:
+def computed_inside(grad: Any, *arguments: Any, **named: Any) -> Any:
     """Return the results of torch.autograd.grad in such a trace; those without a gradient of their own say so in its graph."""
-    if named.get("is_grads_batched") or given[6:]:
+    if named.get("is_grads_batched") or arguments[6:]:
         raise SchemaError("torch.autograd.grad with is_grads_batched has no form here: a call for each of the gradients")
-    return tuple(one if one is None or one.requires_grad else one.detach() for one in grad(*given, **named))
+    return tuple(slope if slope is None or slope.requires_grad else slope.detach() for slope in grad(*arguments, **named))

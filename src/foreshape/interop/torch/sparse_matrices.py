@@ -43,12 +43,12 @@ class SparseMatrix:
         return _answer(name, *args, **(kwargs or {}))
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(torch.Tensor, name)  # an AttributeError in torch's words
+        attribute = getattr(torch.Tensor, name)  # an AttributeError in torch's words
         if name in ("dtype", "device", "requires_grad"):
             return getattr(self.values_, name)
         if name in ("T", "mT"):
             return self.turned()
-        if not callable(found):
+        if not callable(attribute):
             raise SparseRefused(f"Tensor.{name} of a sparse matrix has no form here")
         return functools.partial(_answer, name, self)
 
@@ -133,7 +133,7 @@ def _dense(x: SparseMatrix, *_: Any, **__: Any) -> Any:
 
 
 def _total(x: SparseMatrix, dim: Any = None, **_: Any) -> Any:
-    """Return the sum of all values, or along one axis as a dense row."""
+    """Return the sum of all values."""
     if dim is not None:
         raise SparseRefused("the sum of a sparse matrix along an axis has no form here: its product with a vector of ones is a dense one")
     return x.values_.sum()
@@ -143,8 +143,8 @@ def _turned(x: SparseMatrix, *_: Any) -> SparseMatrix:
     return x.turned()
 
 
-def _converted(x: SparseMatrix, *given: Any, **named: Any) -> SparseMatrix:
-    return x.of_values(x.values_.to(*given, **named))
+def _converted(x: SparseMatrix, *arguments: Any, **named: Any) -> SparseMatrix:
+    return x.of_values(x.values_.to(*arguments, **named))
 
 
 def _itself(x: SparseMatrix, *_: Any) -> SparseMatrix:
@@ -182,14 +182,14 @@ _ANSWERS: Final[dict[str, Callable[..., Any]]] = {
     "div": functools.partial(_scaled, by=torch.div),
     **{"linear": _linear, "to_dense": _dense, "to": _converted, "size": _size, "dim": _rank, "_values": _values, "_indices": _places},
 }
-"""The name of a function -> the one in its place."""
+"""Name of a function -> its stand-in."""
 
 
-def _answer(name: str, *given: Any, **named: Any) -> Any:
+def _answer(name: str, *arguments: Any, **named: Any) -> Any:
     known = _ANSWERS.get(name) or _ANSWERS.get(name.strip("_"))
     if known is None:
         raise SparseRefused(f"torch.{name.strip('_')} has no form here for a sparse matrix: x.to_dense() makes a dense one")
-    return known(*given, **named)
+    return known(*arguments, **named)
 
 
 # --- the ones of a network
@@ -239,7 +239,7 @@ def sparse_matrices(module: Any) -> Generator[None]:
     try:
         for part in module.modules():
             buffers: dict[str, Any] = part.__dict__["_buffers"]
-            for holder, name, value in [(space, *one) for space in (buffers, part.__dict__) for one in space.items()]:
+            for holder, name, value in [(space, name, space[name]) for space in (buffers, part.__dict__) for name in space]:
                 if is_sparse_matrix(value):
                     before.append((part, holder, name, value))
                     del holder[name]
