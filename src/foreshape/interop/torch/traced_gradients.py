@@ -109,7 +109,7 @@ def _link(xs: Sequence[Any], ys: Sequence[Any], backward: Backward, subject: str
                 gradient = gradient if gradient.shape == x.shape else gradient.sum_to_size(x.shape)
                 results.append(gradient if gradient.dtype == x.dtype else gradient.to(x.dtype))
                 places.append(place)
-    except LongLoop:
+    except (LongLoop, InnerGradientAsked):
         raise
     except Exception as error:  # of the backward's own code, or torch's about what cannot be traced
         said = next(iter(str(error).strip().splitlines()), "")
