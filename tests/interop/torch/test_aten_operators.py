@@ -66,7 +66,7 @@ def _spectra(x: Tensor, weight: Tensor) -> Tensor:
 def _diagonals(x: Tensor) -> list[Tensor]:
     flat = x.flatten(1)
     tensors = [flat.clone(), flat @ flat.T, x.reshape(-1, 3) * 2, (x.reshape(-1, 3) * 3), x[:, :, :4].mean(0).expand(4, 4, 4) * 2]
-    return [tensor.fill_diagonal_(7.0, wrap=at == 3) for at, tensor in enumerate(tensors)] + [torch.diag(tensors[1], k) for k in (x.shape[0] - 1, 1 - x.shape[0])]
+    return [tensor.fill_diagonal_(7.0, wrap=at == 3) for at, tensor in enumerate(tensors)] + [torch.diag(tensors[1], k) for k in (len(x) - 1, 1 - len(x))]
 
 
 COORDINATES = torch.tensor([[0, 3, 1, 3, 0], [1, 0, 2, 3, 1]])
