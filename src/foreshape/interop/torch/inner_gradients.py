@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.core.values.torch_private import private
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import pytree, torch
@@ -61,7 +62,7 @@ def inner_gradients() -> Generator[None]:
     before = of.__torch_dispatch__
 
     def dispatch(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not mode.pre_dispatch:
+        if not mode.pre_dispatch or private.is_functorch_active():
             return before(mode, func, types, args, kwargs)
         args, kwargs = pytree().tree_map_only(torch.Tensor, tensors.own, (args, kwargs or {}))
         if kwargs.get("device") == _META:

@@ -258,7 +258,7 @@ class _TensorHooks(_MODE):
         self.told = told
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.autograd.grad:
+        if func is torch.autograd.grad and not private.is_functorch_active():
             if not self.told.inner:
                 raise InnerGradientAsked
             return computed_inside(func, *args, **(kwargs or {}))
