@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.core.dims import Size
 from foreshape.core.spec import FLOATING, FP32, FP64, INT32, INT64, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import OWN, ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import require, require_at_most, require_equal
 from foreshape.language.operator.samples import f32, f64, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
@@ -88,6 +88,7 @@ class MedianOfAxis(Picked):
     """
 
     type = "median_of_axis"
+    since = OWN
     gradient_reads_dims = ("X",)
     ignore_nan = attribute(AttrType.BOOLEAN, False)
 
