@@ -27,6 +27,7 @@ WITHOUT: Final = {
     "passes, gradients and runs write them": """
         accumulate_selected_rows check_finite_and_unscale coalesce_parts coalesce_tensor count_examples empty_selected_rows feed fetch
         fill_zeros_like own_part random_state split_coalesced split_lookup swap_random_state sync_batch_norm update_loss_scaling weigh_by_examples""",
+    "fs.from_torch writes it, for the median along an axis and its place, as torch has them": "median_of_axis",
     "fs.from_torch writes it, for an autograd.Function or a hook": "with_gradient",
     "programs for ranks: fs.data_parallel() and others write them, as paddle.distributed and fleet do": """
         alltoall barrier c_allgather c_allreduce_max c_allreduce_min c_allreduce_prod c_allreduce_sum c_broadcast c_concat c_dropout c_embedding

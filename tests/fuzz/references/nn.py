@@ -115,7 +115,10 @@ def _pool(op: Any, a: Any) -> Results | None:
         if not op.exclusive and any(before != after for before, after in pads):  # what counts as padding then is PaddlePaddle's own
             return None
         flat = [p for pair in reversed(pads) for p in pair]
-        inside = F.pad(torch.ones_like(x), flat).unfold(2, op.ksize[0], op.strides[0]).unfold(3, op.ksize[1], op.strides[1])
+        inside = F.pad(torch.ones_like(x), flat)
+        if any(size < window for size, window in zip(inside.shape[2:], op.ksize, strict=True)):  # no window is whole
+            return None
+        inside = inside.unfold(2, op.ksize[0], op.strides[0]).unfold(3, op.ksize[1], op.strides[1])
         windows = F.pad(x, flat).unfold(2, op.ksize[0], op.strides[0]).unfold(3, op.ksize[1], op.strides[1])
         if bool((inside.sum((-1, -2)) == 0).any()):
             return None

@@ -99,3 +99,37 @@ def test_rows_of_experts_meet_their_own_matrix_alone() -> None:
         assert float(model(x[:rows])) == pytest.approx(loss.item(), rel=1e-2)
         for name, gradient in model.gradients(x[:rows]).items():
             torch.testing.assert_close(gradient, module.get_parameter(name).grad, rtol=0.02, atol=2e-3)
+
+
+class Graph(nn.Module):
+    """A network over the edges of a graph, which are a sparse buffer or attribute."""
+
+    def __init__(self, layout: str, buffer: bool) -> None:
+        super().__init__()
+        edges = (torch.rand(4, 4, generator=torch.Generator().manual_seed(1)) > 0.4).float() + torch.eye(4)
+        edges = edges.to_sparse_csr() if layout == "csr" else edges.to_sparse()
+        self.register_buffer("edges", edges) if buffer else setattr(self, "edges", edges)
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).relu().transpose(0, 1)
+        joined = torch.sparse.mm(self.edges, hidden.flatten(1)).unflatten(1, hidden.shape[1:])
+        return (self.edges @ self.second(joined.mean(1))).square().mean()
+
+
+@pytest.mark.parametrize(("layout", "buffer"), [("csr", True), pytest.param("coo", True, marks=pytest.mark.long), ("coo", False)])
+def test_products_with_sparse_matrices_of_a_network_are_torchs(layout: str, buffer: bool) -> None:
+    torch.manual_seed(0)
+    module = Graph(layout, buffer)
+    held = module.edges
+    model = fs.from_torch(module, torch.randn(2, 4, 6), ({0: "batch"},))
+    assert module.edges is held
+    assert dict(module.named_buffers()).keys() == ({"edges"} if buffer else set())
+    for batch in (2, 5):
+        x = torch.randn(batch, 4, 6)
+        module.zero_grad()
+        want = module(x)
+        want.backward()
+        torch.testing.assert_close(model(x), want.detach())
+        for name, gradient in model.gradients(x).items():
+            torch.testing.assert_close(gradient, module.get_parameter(name).grad)

@@ -120,6 +120,22 @@ class Exponent(Function):
         return g * y * 0.7
 
 
+class Again(Function):
+    """Its backward computes the forward again, and torch's gradient of it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin().exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_(True)
+            y = x.sin().exp()
+        return 3 * torch.autograd.grad(y, x, g)[0]
+
+
 class Asks(Function):
     """Its backward depends on what needs a gradient."""
 
@@ -225,6 +241,7 @@ FUNCTIONS = {
     "in another": lambda x: Reverse.apply(Step.apply(Swish.apply(x))),
     "in a checkpoint": lambda x: torch.utils.checkpoint.checkpoint(Swish.apply, x, use_reentrant=True),
     "in torch.func": lambda x: torch.func.vmap(torch.sin)(Clipped.apply(x)),
+    "again": lambda x: Again.apply(Swish.apply(x)),
     "asks what needs a gradient": lambda x: Asks.apply(x, x.detach()),
     "a result kept, in a gradient": lambda x: x + torch.autograd.grad(Exponent.apply(x).sum(), x, create_graph=True)[0],
     "in a gradient": lambda x: torch.autograd.grad(Swish.apply(x).square().sum(), x, create_graph=True)[0].detach() + Reverse.apply(x),

@@ -15,6 +15,7 @@ import foreshape as fs
 from foreshape.interop.torch.torch_model import from_torch
 
 X = torch.ones(4, 3)
+PLACES = torch.tensor([[0, 1, 2], [3, 0, 1]])
 
 
 def module(forward: Callable[..., Any]) -> nn.Module:
@@ -29,6 +30,10 @@ class Keyword(nn.Module):
 class Pair(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
+
+
+def sparse(x: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(PLACES, x[0], (4, 4))
 
 
 def rounds(x: torch.Tensor) -> torch.Tensor:
@@ -70,6 +75,10 @@ CASES: dict[str, tuple[Any, Any, Any, str]] = {
     "text for axes": (Pair(), (X, X), ("batch", None), r"None or a mapping of axes to names for the input 0.*seen batch"),
     "axis": (Pair(), (X, X), ({2: "batch"}, None), r"the input 0 has 2 dims; seen axis 2"),
     "two sizes": (Pair(), (X, X[:1]), ({0: "n"}, {0: "n"}), r"n is 4 at axis 0 of the input 0, and 1 at axis 0 of the input 1"),
+    "sum of sparse": (module(lambda x: torch.sparse.sum(sparse(x), 1)), X, None, r"the sum of a sparse matrix along an axis"),
+    "function of sparse": (module(lambda x: torch.sparse.softmax(sparse(x), 1)), X, None, r"torch.sparse_softmax has no form here for a sparse matrix"),
+    "product of sparse": (module(lambda x: sparse(x) @ sparse(x)), X, None, r"with a dense matrix or vector; seen a sparse matrix of \[4, 4\]"),
+    "size of sparse": (module(lambda x: torch.sparse_coo_tensor(PLACES, x[0]) @ x), X, None, r"sparse_coo_tensor without a size"),
     "changed": (module(lambda x: x[:, 0].mul_(2)), X, None, r"the network changes .* in each call, an input or a parameter: give it a copy"),
 }
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from interop.torch_backend.test_compiled_modules import same, storages
+from interop.torch_backend.test_torch_backend import measured, peaks
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
 import foreshape as fs
-from tests.interop.torch_backend.test_compiled_modules import same, storages
-from tests.interop.torch_backend.test_torch_backend import measured, peaks
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.compiled_modules import MODULES
 from torch.utils._pytree import tree_flatten
 
 import foreshape as fs
-from tests.support.compiled_modules import MODULES
 
 
 def loss_of(values: Any) -> Any:

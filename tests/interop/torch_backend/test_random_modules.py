@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-
-from tests.interop.torch_backend.test_compiled_modules import same, storages
+from interop.torch_backend.test_compiled_modules import same, storages
 
 Operator = tuple[int, Callable[..., Any]]
 """The number of operands, and the function."""

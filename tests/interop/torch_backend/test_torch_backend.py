@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.compiled_modules import Physics
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import foreshape as fs
-from tests.support.compiled_modules import Physics
 
 
 @pytest.fixture(autouse=True)

@@ -275,6 +275,25 @@ def _from_torch_convolution(
     return _convolution(t, x, weight, bias, stride, padding, dilation, groups)
 
 
+@from_torch()
+def _from_torch_convolution_backward(t: TorchCall, d: Variable, x: Variable, weight: Variable, _: Any, *settings: Any) -> Any:
+    """Return the gradient of the images, as a convolution the other way: a gradient in a forward pass, that has its own gradient."""
+    stride, padding, dilation, transposed, _, groups, mask = settings
+    if any(mask[1:]):
+        raise Refused("the gradient of a convolution's weight or bias within the forward pass; the one of its images has a form")
+    if transposed:
+        return [_convolution(t, d, weight, None, stride, padding, dilation, groups), None, None]
+    axes = t.rank(weight) - 2
+    rest: list[int] = []
+    windows = zip(x.spec.known_dims[2:], d.spec.known_dims[2:], weight.spec.known_dims[2:], *(pairs(g, axes) for g in (stride, padding, dilation)), strict=True)
+    for size, count, kernel, step, pad, distance in windows:
+        left = size - ((count - 1) * step - 2 * pad + distance * (kernel - 1) + 1)
+        if not isinstance(left, int):
+            raise Refused("the gradient of a convolution with a step over an open size, within the forward pass")
+        rest.append(left)
+    return [_from_torch_transposed(t, d, weight, None, stride, padding, rest, groups, dilation), None, None]
+
+
 # --- to torch's code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
@@ -374,13 +375,15 @@ def _standardized(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float)
 def _from_torch_batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, *settings: Any) -> Any:
     name = t.name
     if t.overload == "no_stats":
-        return [_standardized(t, x, weight, bias, settings[0]), None, None]
+        return [_standardized(t, x, weight, bias, settings[0]), *_channel_moments(t, x, settings[0])]
     training, momentum, eps = (False, *settings[:2]) if "no_training" in name else settings[:3]
     if mean is None or not isinstance(mean, Variable):
         y = _standardized(t, x, weight, bias, eps)
-        return y if name in ("batch_norm", "instance_norm") else [y, None, None, None, None]
+        return y if name in ("batch_norm", "instance_norm") else [y, *_channel_moments(t, x, eps), None, None]
     y = _normalized(t, x, weight, bias, mean, variance, training, momentum, eps)
-    return y if name in ("batch_norm", "instance_norm") else [y, None, None, mean, variance]
+    if name in ("batch_norm", "instance_norm"):
+        return y
+    return [y, *(_channel_moments(t, x, eps) if training else (None, None)), mean, variance]
 
 
 @from_torch("layer_norm", "native_layer_norm")
@@ -388,7 +391,21 @@ def _from_torch_layer_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = 
     axis = t.rank(x) - len(shape)
     flat = [None if v is None else v if len(shape) == 1 else layer.reshape(v, [-1]) for v in (weight, bias)]
     out = t.op("layer_norm", {"begin_norm_axis": axis, "epsilon": float(eps)}, X=x, Scale=flat[0], Bias=flat[1])[0]
-    return [out, None, None] if "native" in t.name else out
+    return [out, *_moments(t, x, list(range(axis, t.rank(x))), eps)] if "native" in t.name else out
+
+
+def _moments(t: TorchCall, x: Variable, axes: Sequence[int], eps: float) -> list[Variable | None]:
+    """Return mean and one over deviation along axes, for gradients within a forward pass; None where nothing reads them."""
+    if {use.args[1] for use in t.node.users}.isdisjoint((1, 2)):
+        return [None, None]
+    mean = layer.reduce_mean(x, axes, keepdim=True)
+    return [mean, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(layer.subtract(x, mean)), axes, keepdim=True), 1.0, float(eps)))]
+
+
+def _channel_moments(t: TorchCall, x: Variable, eps: float) -> list[Variable | None]:
+    """Return the same for each channel, without the other axes."""
+    axes = [a for a in range(t.rank(x)) if a != 1]
+    return [None if moment is None else layer.squeeze(moment, axes) for moment in _moments(t, x, axes, eps)]
 
 
 @from_torch("rms_norm", "_fused_rms_norm")
@@ -407,7 +424,9 @@ def _from_torch_group_norm(t: TorchCall, x: Variable, groups: int, weight: Any =
 
 @from_torch()
 def _from_torch_native_group_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
-    return [t.op("group_norm", {"groups": group, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0], None, None]
+    moments = _moments(t, layer.reshape(x, [0, group, -1]), [2], eps)
+    out = t.op("group_norm", {"groups": group, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
+    return [out, *(None if moment is None else layer.squeeze(moment, [2]) for moment in moments)]
 
 
 @from_torch()

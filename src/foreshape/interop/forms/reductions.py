@@ -272,7 +272,7 @@ def _amax(t: TorchCall, x: Variable, dim: Any = (), keepdim: bool = False) -> An
     return (layer.amax if "amax" in t.name else layer.amin)(x, t.axes(x, dim), keepdim)
 
 
-@from_torch("any", "all")
+@from_torch("any", "all", "_is_any_true", "_is_all_true")
 def _any(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = False) -> Any:
     return (layer.reduce_any if "any" in t.name else layer.reduce_all)(t.cast(x, BOOL), t.axes(x, dim), keepdim)
 

@@ -107,6 +107,31 @@ def _to_onnx_kthvalue(w: WrittenOp) -> Any:
 
 
 @to_onnx()
+def _to_onnx_median_of_axis(w: WrittenOp) -> Any:
+    """Take the middle of the elements in order, without NaN or the first NaN itself."""
+    x, rank = term(w, "X"), w.rank("X")
+    x, axis = (x, int(w.of.axis) % rank) if rank else (x.shaped(1), 0)
+    count = x.size(axis)
+    nan = x.node("IsNaN", to=BOOL) if x.of.is_floating else None
+    if nan is not None and w.of.ignore_nan:
+        count = (~nan).cast(INT64).total(axis, keep=True)
+        x = nan.where(float("inf"), x)
+    values, places = x.sorted(axis)
+    if nan is not None and w.of.ignore_nan:
+        middle = ((count - 1) / 2).most(0)
+        out, median_places = (rows.node("GatherElements", middle.value, axis=axis) for rows in (values, places))
+        out = (count < 1).where(float("nan"), out)
+    else:
+        out, median_places = (rows.taken((count - 1) / 2, axis) for rows in (values, places))
+        if nan is not None:
+            some, first = nan.some(axis, keep=True), nan.cast(INT64).node("ArgMax", axis=axis, keepdims=1, to=INT64)
+            out, median_places = some.where(float("nan"), out), some.where(first, median_places)
+    if not (rank and w.of.keepdim):
+        out, median_places = out.without(axis), median_places.without(axis)
+    return out.value, median_places.value
+
+
+@to_onnx()
 def _to_onnx_median(w: WrittenOp) -> Any:
     """Take the middle of the elements in order; a NaN among them is the median."""
     x, rank = term(w, "x"), w.rank("x")
@@ -170,7 +195,7 @@ def _from_torch_kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepd
 def _from_torch_median(t: TorchCall, x: Variable, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the middle elements, the lower ones of two, and with an axis their places too."""
     if dim is None:
-        median = _median_of_numbers(t, x, None, False) if t.name == "nanmedian" else layer.reshape(layer.median(x, None, mode="min"), [])
+        median, _ = t.op("median_of_axis", {"axis": 0, "ignore_nan": t.name == "nanmedian"}, X=layer.reshape(x, [-1]))
         if not t.dtype.is_floating:
             return median
         median.stop_gradient = True  # the gradient is shared by all equal elements
@@ -178,26 +203,7 @@ def _from_torch_median(t: TorchCall, x: Variable, dim: int | None = None, keepdi
         count = layer.maximum(layer.reduce_sum(t.cast(equal, t.dtype)), t.tensor(1.0, t.dtype))
         share = layer.divide(layer.reduce_sum(t.where(equal, change(x), layer.fill_like(x, 0.0))), count)
         return layer.add(median, share)
-    if t.name == "nanmedian":
-        return _median_of_numbers(t, x, dim, keepdim)
-    axis = t.axis(x, dim)
-    size = x.spec.known_dims[axis]
-    if not isinstance(size, int):
-        raise Refused("the median of an open number of elements")
-    return list(layer.kthvalue(x, (size + 1) // 2, axis, keepdim))
-
-
-def _median_of_numbers(t: TorchCall, x: Variable, dim: int | None, keepdim: bool) -> Any:
-    """Return the same without NaN, which is sorted behind the others; NaN where there are no others."""
-    flat = layer.reshape(x, [-1]) if dim is None else x
-    axis = 0 if dim is None else t.axis(x, dim)
-    values, places = t.op("argsort", {"axis": axis, "descending": False, "stable": True}, X=flat)
-    count = layer.reduce_sum(layer.cast(layer.logical_not(layer.is_nan(flat)), INT64), [axis], True)
-    middle = layer.floor_divide(layer.maximum(layer.scale(count, 1.0, -1.0), t.tensor(0, INT64)), t.tensor(2, INT64))
-    medians = [layer.take_along_axis(tensor, middle, axis) for tensor in (values, places)]
-    if dim is None:
-        return layer.reshape(medians[0], [])
-    return medians if keepdim else [layer.squeeze(tensor, [axis]) for tensor in medians]
+    return list(t.op("median_of_axis", {"axis": t.axis(x, dim), "keepdim": keepdim, "ignore_nan": t.name == "nanmedian"}, X=x))
 
 
 @from_torch()
@@ -246,6 +252,11 @@ def _to_torch_top(w: PlainOp) -> Several:
 @to_torch()
 def _to_torch_kthvalue(w: PlainOp) -> Several:
     return Several(f"torch.kthvalue({w.x('X')}, {w.of.k}, {w.of.axis}, keepdim={w.of.keepdim})")
+
+
+@to_torch()
+def _to_torch_median_of_axis(w: PlainOp) -> Several:
+    return Several(f"torch.{'nanmedian' if w.of.ignore_nan else 'median'}({w.x('X')}, {w.of.axis}, keepdim={w.of.keepdim})")
 
 
 @to_torch()

@@ -16,11 +16,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
+from foreshape.errors import SchemaError
 from foreshape.interop.torch.jagged_tensors import jagged_tensors
 from foreshape.interop.torch.node_sites import code_of, of_torch
 from foreshape.interop.torch.own_code import own_code
 from foreshape.interop.torch.recorded_loops import calls_range, open_range, records
 from foreshape.interop.torch.replaced import asking_frame, exports_here, replaced
+from foreshape.interop.torch.sparse_matrices import sparse_stand_ins
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import max_pool1d, stand_ins
 
@@ -236,6 +238,10 @@ def open_functions() -> tuple[dict[Any, Any], list[Any]]:
         _ISTFT: _spectra_of_length,
         _MATRIX_NORM: _matrix_norm,
         _CDIST: _distances,
+        **sparse_stand_ins(),
+        torch.Tensor.fill_diagonal_: _filled_diagonal,
+        **dict.fromkeys((torch.diag, torch.Tensor.diag), _diagonal_of_matrix),
+        **dict.fromkeys((_DIAGONAL, torch.Tensor.diagonal), _diagonal),
     }
     return functions, [*bodies, *(getattr(functional, f"lp_pool{axes}d") for axes in (1, 2, 3)), torch.norm, torch.Tensor.norm, torch.Tensor.istft]
 
@@ -253,6 +259,36 @@ def _distances(x: Any, y: Any, p: float = 2.0, compute_mode: str = "use_mm_for_e
     return torch.where(none, 0.0, torch.where(none, 1.0, squares).sqrt())
 
 
+def _filled_diagonal(x: Any, fill_value: Any, wrap: bool = False) -> Any:
+    """Return Tensor.fill_diagonal_, of any sizes; torch's own is a view of strides. ``wrap``: a tall matrix begins again, a row below the last column."""
+    places = [torch.arange(size, device=x.device).reshape([-1 if a == axis else 1 for a in range(x.dim())]) for axis, size in enumerate(x.shape)]
+    if x.dim() == 2 and wrap:
+        return x.masked_fill_((places[1] - places[0]) % (x.shape[1] + 1) == 0, fill_value)
+    if x.dim() < 2 or (x.dim() > 2 and any(size != x.shape[0] for size in x.shape)):
+        raise SchemaError.must("fill_diagonal_", "for a matrix, or a tensor of more axes of one size", str([*x.shape]))
+    on_it = places[0] == places[1]
+    for place in places[2:]:
+        on_it = on_it & (place == places[0])
+    return x.masked_fill_(on_it, fill_value)
+
+
+def _diagonal(x: Any, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Return torch.diagonal, with a size as its offset; torch's own fixes it."""
+    if not isinstance(offset, torch.SymInt):
+        return _DIAGONAL(x, offset, dim1, dim2)
+    x = x.movedim((dim1, dim2), (-2, -1))
+    first = (0, offset) if offset >= 0 else (-offset, 0)
+    rows, columns = (size - start for size, start in zip(x.shape[-2:], first, strict=True))
+    places = torch.arange(rows if rows <= columns else columns, device=x.device)
+    return x[..., places + first[0], places + first[1]]
+
+
+def _diagonal_of_matrix(x: Any, diagonal: Any = 0, **named: Any) -> Any:
+    return _diagonal(x, diagonal) if isinstance(diagonal, torch.SymInt) and x.dim() == 2 else _DIAG(x, diagonal, **named)
+
+
+_DIAG: Final[Any] = torch.diag
+_DIAGONAL: Final[Any] = torch.diagonal
 _CDIST: Final[Any] = torch.cdist
 _FEW_ROWS: Final = 200
 """eager torch multiplies matrices beyond 25 rows; a trace has eight times as many as the example."""

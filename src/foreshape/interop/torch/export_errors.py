@@ -19,6 +19,7 @@ from foreshape.errors import SchemaError
 from foreshape.interop.torch.jagged_tensors import JaggedRefused
 from foreshape.interop.torch.node_sites import TORCH
 from foreshape.interop.torch.replaced import exports_here, replaced
+from foreshape.interop.torch.sparse_matrices import SparseRefused
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.language.program.call_site import call_site
 
@@ -40,6 +41,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     (r"dynamic_shapes|dynamic shapes", "dynamic must have an entry for each argument of forward, in its nesting"),
     (r"input type|Unsupported type|pytree|register_dataclass|not a known type", "inputs and results are tensors, in tuples, lists and dicts"),
     (r"same device", "the module and its inputs must lie on one device: module.to(device)"),
+    (r"found a fake tensor in the exported", "torch.autograd.grad reads a tensor within an operator that is kept whole here, as a dropout"),
     (r"mutat|in-?place|functional", "the code changes what may not be changed in an exported network: give it a copy"),
 )
 _ADVICE: Final = re.compile(
@@ -62,8 +64,9 @@ def refused_export(failed: BaseException | None, symbols: Mapping[str, str] | No
     known = {symbol: told for symbol, told in (symbols or {}).items() if re.search(rf"\b{symbol}\b", words)}
     words = re.sub(r"\b[su]\d+\b", lambda found: known.get(found[0], found[0]).split(",")[0], words)
     at = _line(failed, text)
-    hint = "" if isinstance(failed, JaggedRefused) else next((told for pattern, told in _HINTS if re.search(pattern, f"{type(failed).__name__} {text}")), "")
-    said = f"{'the module has no form here' if isinstance(failed, JaggedRefused) else 'torch.export refuses the module'}: {words}"
+    refused_here = isinstance(failed, (JaggedRefused, SparseRefused))
+    hint = "" if refused_here else next((told for pattern, told in _HINTS if re.search(pattern, f"{type(failed).__name__} {text}")), "")
+    said = f"{'the module has no form here' if refused_here else 'torch.export refuses the module'}: {words}"
     said += "".join(f"\n    {told}" for told in known.values())
     if at is not None:
         said += f"\n    at {linecache.getline(*at).strip()}    {os.path.basename(at[0])}:{at[1]}"

@@ -22,9 +22,11 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import SchemaError
 from foreshape.interop.torch import packed_sequences, recorded_loops, with_loss
 from foreshape.interop.torch import replaced as replaced_functions
+from foreshape.interop.torch import traced_gradients as gradients_of_network
 from foreshape.interop.torch.asked_values import answered_open, open_functions
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
+from foreshape.interop.torch.inner_gradients import InnerGradientAsked
 from foreshape.interop.torch.named_sizes import long_sizes_named
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
@@ -33,6 +35,7 @@ from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.python_state import ChangedValue, PythonState
 from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
 from foreshape.interop.torch.replaced import one_at_a_time, replaced
+from foreshape.interop.torch.sparse_matrices import sparse_matrices
 from foreshape.interop.torch.state_probe import generators
 from foreshape.interop.torch.traced_gradients import traced_gradients
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
@@ -80,11 +83,13 @@ def export(
     larger: Sequence[int] = LARGER,
     loops: bool = True,
     more: Mapping[str, int] | None = None,
+    inner: bool = False,
 ) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
 
     Args:
         more: name -> what is added to a size then.
+        inner: gradients within the forward pass are traced, and operators taken apart for them.
 
     Raises:
         SchemaError: torch.export refuses the module; its words, and the line, are in the message.
@@ -109,7 +114,7 @@ def export(
             _as_wanted(module, inputs, shapes_of, traced) as asked_mode,
             recorded_reads() as reads,
             _answers() as lines,
-            traced_gradients(module) as gradients,
+            traced_gradients(module, inner) as gradients,
         ):
             warnings.simplefilter("ignore")
             try:
@@ -124,15 +129,17 @@ def export(
             break
         try:
             found, asked = attempt(times, traced, LONGEST if times > 1 else None, loops)
+        except InnerGradientAsked:
+            return export(module, inputs, axes, bounds, settle, larger, loops, more, True)
         except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
             failed = error
             continue
         if found.loops and not _rolls(found, functools.partial(attempt, times + 1, traced, None, True)):
-            return export(module, inputs, axes, bounds, settle, larger, False, more)
+            return export(module, inputs, axes, bounds, settle, larger, False, more, inner)
         if not found.fixed:
             break
     if found is None and loops and asks_loops:  # a list of rounds may be used as no list of ours can be
-        return export(module, inputs, axes, bounds, settle, larger, False, more)
+        return export(module, inputs, axes, bounds, settle, larger, False, more, inner)
     if found is None:
         raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
     for lines, words, way in zip(asked, ("values are finite", "a size decided by values is zero"), ("finite ones", "others"), strict=False):
@@ -143,7 +150,7 @@ def export(
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
-        return export(module, inputs, axes, bounds, False, larger, loops, more)
+        return export(module, inputs, axes, bounds, False, larger, loops, more, inner)
     return found
 
 
@@ -259,6 +266,7 @@ def _for_star(module: Any, shapes: Any) -> Any:
 def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
     """Have torch export as is wanted here; yields whether the code asks if it is traced, which is answered by ``traced``."""
     with (
+        sparse_matrices(module),
         traced_layers(module),  # first: the network may be such a layer
         packed_inputs(module, inputs),
         answered_open(module, traced) as asked,
@@ -310,7 +318,7 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
     if before is None or not hasattr(shapes, "uninteresting_files"):
         yield
         return
-    shapes.uninteresting_files().update((__file__, recorded_loops.__file__, replaced_functions.__file__))
+    shapes.uninteresting_files().update((__file__, recorded_loops.__file__, replaced_functions.__file__, gradients_of_network.__file__))
 
     def located(env: Any, *given: Any, **named: Any) -> Any:
         shapes_of[:] = [env]

@@ -27,6 +27,7 @@ PROCESS_WIDE: Final[dict[str, str]] = {
     f"{_JAGGED}.nested_view_from_values_offsets": "as above",
     f"{_JAGGED}.jagged_from_list": "as above",
     f"{_JAGGED}.jagged_from_tensor_and_lengths": "as above",
+    "torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode.__torch_dispatch__": "torch takes no mode besides its own before autograd",
     "torch.fx._symbolic_trace.is_fx_tracing": "as above; torch makes no nested tensors in a trace",
     "torch.fx.proxy.TracerBase._filter_traceback_frames": "torch.export makes its tracer itself, and has no option for the lines of its nodes",
     f"{_SIZES}._get_sloc": "torch.export makes its table of sizes itself, and has no option for the lines of its guards",

@@ -410,9 +410,11 @@ def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[A
     if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return Untold(reason)
     many = type(traced) in (tuple, list)
-    tensors = [tensor for tensor in (traced if many else [traced]) if isinstance(tensor, torch.Tensor)]
-    results: list[Variable] = []
-    for tensor in tensors:
+    results: list[Variable | None] = []
+    for tensor in traced if many else [traced]:
+        if not isinstance(tensor, torch.Tensor):  # a result that is not asked for
+            results.append(None)
+            continue
         known = all(isinstance(n, int) for n in tensor.shape)
         spec = Spec(LOD_TENSOR, dtype_of_torch(tensor.dtype), tuple(tensor.shape) if known else None)
         variable = Variable.make(importer.program.unique_name(node.name), block, spec, None)
@@ -421,12 +423,13 @@ def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[A
         results.append(variable)
     error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
     inputs = {f"I{index}": (v.name,) for index, v in enumerate(arguments) if isinstance(v, Variable)}
-    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{index}": (v.name,) for index, v in enumerate(results)}, site=here())
+    made = [v for v in results if v is not None]
+    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{index}": (v.name,) for index, v in enumerate(made)}, site=here())
     block.ops.append(op)
-    for variable in results:
+    for variable in made:
         variable.op = op
     importer.program.touch()
-    return results if many else results[0] if results else None
+    return results if many else results[0]
 
 
 def batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:

@@ -292,7 +292,8 @@ def from_torch(
     model = TorchModel(importer, scope, exported.call_spec.out_spec, told, test)
     if not is_exported(module):
         model.trains = any(part.training for part in module.modules())
-    own = {str(name): importer.names.get(name) or str(name) for name, value in named.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.layout is torch.strided}  # sparse ones are constants
+    own = {str(name): importer.names.get(name) or str(name) for name in tensors}
     for name in [n for n, kept in own.items() if kept not in scope]:  # unused by the graph
         scope.store(name, named[name].detach().clone())
     remember_names(own, scope, model.program, *([] if test is None else [test.program]))

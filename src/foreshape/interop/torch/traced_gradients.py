@@ -10,11 +10,12 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, cast
 
 from foreshape.core.values.torch_private import private
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.inner_gradients import InnerGradientAsked, computed_inside, inner_gradients
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.recorded_loops import LongLoop
 from foreshape.interop.torch.replaced import replaced
@@ -53,9 +54,11 @@ class TracedGradients:
     Attributes:
         notes: hooks called in torch alone, in words, each with its line.
         inputs: the id of a module's hooks in a call -> its inputs.
+        inner: gradients within the forward pass are traced, by `inner_gradients`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inner: bool = False) -> None:
+        self.inner = inner
         self.notes: dict[str, None] = {}
         self.inputs: dict[int, list[Any]] = {}
 
@@ -106,7 +109,7 @@ def _link(xs: Sequence[Any], ys: Sequence[Any], backward: Backward, subject: str
                 gradient = gradient if gradient.shape == x.shape else gradient.sum_to_size(x.shape)
                 results.append(gradient if gradient.dtype == x.dtype else gradient.to(x.dtype))
                 places.append(place)
-    except LongLoop:
+    except (LongLoop, InnerGradientAsked):
         raise
     except Exception as error:  # of the backward's own code, or torch's about what cannot be traced
         said = next(iter(str(error).strip().splitlines()), "")
@@ -255,6 +258,10 @@ class _TensorHooks(_MODE):
         self.told = told
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.autograd.grad and not private.is_functorch_active():
+            if not self.told.inner:
+                raise InnerGradientAsked
+            return computed_inside(func, *args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         if func is torch.Tensor.register_hook:
             site = call_site(calling_site())
@@ -373,9 +380,9 @@ def _hooked_parameters(told: TracedGradients, module: Any) -> Callable[..., None
 
 
 @contextmanager
-def traced_gradients(module: Any) -> Generator[TracedGradients]:
-    """Record gradients of a network's own within the block, and note the others."""
-    told = TracedGradients()
+def traced_gradients(module: Any, inner: bool = False) -> Generator[TracedGradients]:
+    """Record gradients of a network's own within the block, and note the others. ``inner``: as of `TracedGradients`."""
+    told = TracedGradients(inner)
     base, before = private.SingleLevelFunction, private.FunctionBase.__dict__["apply"]
 
     def original(function: Any, *given: Any) -> Any:
@@ -393,7 +400,7 @@ def traced_gradients(module: Any) -> Generator[TracedGradients]:
 
     hook = module.register_forward_pre_hook(_hooked_parameters(told, module), prepend=True)
     try:
-        with replaced(base, apply=classmethod(apply)), _TensorHooks(told):
+        with replaced(base, apply=classmethod(apply)), inner_gradients() if inner else nullcontext(), _TensorHooks(told):
             yield told
     finally:
         hook.remove()

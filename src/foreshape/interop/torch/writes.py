@@ -98,6 +98,8 @@ class Writes:
             return
         if name in _MEMORY or name in _DRAWN or not isinstance(value, Variable) or storage_of(changed) is None or storage_of(node) != storage_of(changed):
             raise NotFunctional
+        if not value.known:  # of an operator to be taken apart
+            raise NotFunctional
         whole = self._write(changed, value)
         if self._of_storage(changed)[0] is not whole[-1]:  # the memory comes from elsewhere, as a part of a list does
             raise NotFunctional

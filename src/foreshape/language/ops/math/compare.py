@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 from foreshape.core.dims import Size
-from foreshape.core.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
+from foreshape.core.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INTEGER, Spec
 from foreshape.core.values.torch_proxy import Tensor, aten, torch
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
 from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import fail, require_equal, require_rank
 from foreshape.language.operator.samples import b1, f32, f64, i64, reject, sample
+from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.language.ops.rules.known_values import carry, combined, compared, known_number, mapped, selected, truth
 
@@ -379,8 +380,8 @@ class Where(Operator):
     family = "shape"
     per_element = True
     Condition = operand((BOOL,), doc="broadcast against X and Y")
-    X = operand(ANY, doc="broadcast against Condition and Y")
-    Y = operand(ANY, same_type_as="X", doc="broadcast against Condition and X")
+    X = operand(ANY_OR_COMPLEX, doc="broadcast against Condition and Y")
+    Y = operand(ANY_OR_COMPLEX, same_type_as="X", doc="broadcast against Condition and X")
     Out = result(doc="the broadcast shape", may_share="X")
 
     def infer_shape(self, Condition: Spec, X: Spec, Y: Spec) -> Spec:
@@ -407,5 +408,6 @@ class Where(Operator):
         sample(Condition=b1(5, 2, 3), X=f32(3), Y=f32(2, 3)),
         sample(Condition=b1(0, 3), X=f32(0, 3), Y=f32(0, 3)),
         sample(Condition=b1(2, 3), X=i64(2, 3), Y=i64(2, 3)),
+        sample(Condition=b1(2, 3), X=c64(2, 3), Y=c64()),
     ]
     rejects = [reject(Condition=b1(2, 3), X=f32(2, 4), Y=f32(2, 4), says="the dims of X and Condition must be equal or 1")]

@@ -8,12 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from foreshape.core.dims import Size
-from foreshape.core.spec import FLOATING, Spec
+from foreshape.core.spec import COMPLEX, FLOATING, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import SchemaError
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import fail, require, require_broadcast, require_equal, require_rank
 from foreshape.language.operator.samples import f32, reject, sample
+from foreshape.language.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 
 _FORM = re.compile(r"[A-Za-z.]+(,[A-Za-z.]+)*->[A-Za-z.]*")
 
@@ -27,7 +28,7 @@ class Einsum(Operator):
 
     type = "einsum"
     multiplies = True
-    Operands = operand(FLOATING, many=True, doc="one or two")
+    Operands = operand((*FLOATING, *COMPLEX), many=True, doc="one or two")
     Out = result(doc="the dims of the letters right of ->")
     InnerCache = result(many=True, view_of="Operands", doc="the numbers of Operands, for the gradient")
     XShape = result(many=True, view_of="Operands", doc="the dims of Operands")
@@ -103,14 +104,14 @@ class Einsum(Operator):
         return like
 
     def _gradient_workspace(self, XShape: tuple[Spec, ...], InnerCache: tuple[Spec, ...], d_out: Spec) -> Size:
-        return 6 * sum((s.nbytes for s in XShape), 0) + 4 * d_out.nbytes
+        return 6 * sum((s.nbytes for s in XShape), 0) + 4 * d_out.nbytes + sum(map(conjugate_bytes, InnerCache), 0)
 
     @gradient("XShape", "InnerCache", "Out@GRAD", gives="Operands@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, called={"XShape": "x_shape"})
     def backward(self, XShape: list[Tensor], InnerCache: list[Tensor], d_out: Tensor) -> Any:
         terms, out = self._terms(len(InnerCache))
         gradients: list[Tensor] = []
         for index, (term, x) in enumerate(zip(terms, InnerCache, strict=True)):
-            remaining = [(t, o) for k, (t, o) in enumerate(zip(terms, InnerCache, strict=True)) if k != index]
+            remaining = [(t, conjugate(o)) for k, (t, o) in enumerate(zip(terms, InnerCache, strict=True)) if k != index]
             letters = set(out.replace(".", "")).union(*(t.replace(".", "") for t, _ in remaining))
             dots = "..." in out or any("..." in t for t, _ in remaining)
             pattern = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in letters)
@@ -127,6 +128,8 @@ class Einsum(Operator):
         sample(Operands=[f32(2, 3)], equation="ij->"),
         sample(Operands=[f32(5), f32(3)], equation="i,j->ij"),
         sample(Operands=[f32(2, 3, 4), f32(3, 4)], equation="...ij,ij->...j"),
+        sample(Operands=[c64(2, 3), c64(3, 5)], equation="ij,jk->ki"),
+        sample(Operands=[c64(2, 3, 5)], equation="ijk->kj"),
     ]
     rejects = [
         reject(Operands=[f32(2, 3), f32(4, 5)], equation="ij,jk->ik", says="the dims at 'j' must be equal"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from foreshape.core.dims import Size
-from foreshape.core.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INDEX, INT32, INT64, NUMERIC, DType, Spec
+from foreshape.core.spec import ANY, ANY_OR_COMPLEX, BOOL, COMPLEX, FLOATING, FP64, INDEX, INT32, INT64, NUMERIC, DType, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import element_type, torch_dtype
 from foreshape.language.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, computations, gradient, operand, result
@@ -183,7 +183,7 @@ class ReduceMean(Reduction):
     type = "reduce_mean"
     gradient_reads_dims = ("X",)
     linear = ("X",)
-    X = operand((*FLOATING, *INDEX), doc="any shape")
+    X = operand((*FLOATING, *INDEX, *COMPLEX), doc="any shape")
 
     def computes(self) -> computations.Reduction | None:
         return self._pools("AVERAGE")
@@ -192,12 +192,12 @@ class ReduceMean(Reduction):
         return {"Out": Total(of="X")}
 
     def workspace(self, X: Spec) -> Size:
-        if X.known_dtype.is_floating:
+        if X.known_dtype not in INDEX:
             return super().workspace(X)
         return 2 * reduced(X, self._axes(X.rank), self.keep_dim).with_dtype(INT64).nbytes
 
     def kernel(self, X: Tensor) -> Tensor:
-        if X.is_floating_point():
+        if X.is_floating_point() or X.is_complex():
             return self._cast(torch.mean(X, self._kernel_axes(X), self.keep_dim))
         total = torch.sum(X, self._kernel_axes(X), self.keep_dim)
         mean = torch.div(total, max(X.numel() // max(total.numel(), 1), 1), rounding_mode="trunc")

@@ -198,6 +198,7 @@ class Reciprocal(Unary):
     """Out = 1 / X."""
 
     type = "reciprocal"
+    X = operand((*FLOATING, *COMPLEX), doc="any shape")
 
     def computes(self) -> computations.Power:
         return computations.Power(-1.0)
@@ -207,9 +208,9 @@ class Reciprocal(Unary):
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT)
     def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return (Out * Out).mul_(d_out).neg_()
+        return conjugate(Out * Out).mul_(d_out).neg_()
 
-    samples = POSITIVE
+    samples = [*POSITIVE, sample(X=c64(2, 3, data=[[1 + 2j, -1j, 0.5], [2.0, 1 - 1j, -3 + 1j]]))]
 
 
 class Sin(Unary):
@@ -271,14 +272,14 @@ class Pow(Operator):
 
     type = "pow"
     per_element = True
-    X = operand(NUMBERS, doc="any shape")
+    X = operand((*NUMBERS, *COMPLEX), doc="any shape")
     FactorTensor = operand(FLOATING, optional=True, doc="the power, as a tensor of one number")
     Out = result(doc="as X", may_share="X")
     factor = attribute(AttrType.FLOAT, 1.0, doc="the power; for an integer X its whole part")
 
     def infer_shape(self, X: Spec, FactorTensor: Spec | None) -> Spec:
         known_number(0, FactorTensor, "FactorTensor")
-        if not X.known_dtype.is_floating and not abs(self.factor) < 2**31:
+        if X.known_dtype.is_integer and not abs(self.factor) < 2**31:
             fail(f"the power of an integer must be a 32-bit integer; seen {self.factor}")
         return X.like()
 
@@ -287,7 +288,7 @@ class Pow(Operator):
 
     def _power(self, X: Tensor, FactorTensor: Tensor | None) -> float | int:
         power: float = self.factor if FactorTensor is None else FactorTensor.item()
-        return power if X.dtype.is_floating_point else int(power)
+        return power if X.dtype.is_floating_point or X.dtype.is_complex else int(power)
 
     def kernel(self, X: Tensor, FactorTensor: Tensor | None, *, into: Tensor | None = None) -> Tensor:
         power = self._power(X, FactorTensor)
@@ -298,11 +299,12 @@ class Pow(Operator):
     @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor) -> Tensor:
         power = self._power(X, FactorTensor)
-        return torch.zeros_like(d_out) if power == 0 else torch.pow(X, power - 1.0).mul_(d_out).mul_(power)
+        return torch.zeros_like(d_out) if power == 0 else conjugate(torch.pow(X, power - 1.0)).mul_(d_out).mul_(power)
 
     samples = [
         sample(X=f32(2, 3)),
         sample(X=f32(2, 3), factor=2.0),
+        sample(X=c64(2, 2, data=[[1 + 2j, 1j], [0.5, 2 - 1j]]), factor=3.0),
         sample(X=f32(2, 3), factor=0.0),
         sample(X=f32(2, 3, low=0.2), factor=-1.5),
         sample(X=f32(2, 3, low=0.2), FactorTensor=f32(1, data=[2.5])),

@@ -119,8 +119,8 @@ class ExpandAsV2(Operator):
     layer_function = "expand_as"
     reads_dims = ("Y",)
     gradient_reads_dims = ("X",)
-    X = operand(doc="any shape")
-    Y = operand(ANY, optional=True, doc="the tensor of the wanted dims")
+    X = operand(ANY_OR_COMPLEX, doc="any shape")
+    Y = operand(ANY_OR_COMPLEX, optional=True, doc="the tensor of the wanted dims")
     Out = result(view_of="X", layout="strided", doc="the dims of Y")
     target_shape = attribute(AttrType.INTS, [])
 
@@ -144,7 +144,12 @@ class ExpandAsV2(Operator):
     def backward(self, X: Tensor, Y: Tensor | None, d_out: Tensor) -> Tensor:
         return sum_to(d_out, X, d_out, -1)
 
-    samples = [sample(X=f32(3, 1), Y=f32(2, 3, 5)), sample(X=f32(3, 1), target_shape=[3, 4]), sample(X=f32(1, 4), Y=i64(0, 4))]
+    samples = [
+        sample(X=f32(3, 1), Y=f32(2, 3, 5)),
+        sample(X=c64(3, 1), Y=c64(2, 3, 5)),
+        sample(X=f32(3, 1), target_shape=[3, 4]),
+        sample(X=f32(1, 4), Y=i64(0, 4)),
+    ]
     rejects = [reject(X=f32(3, 2), Y=f32(3, 4), says="only a dim of 1 is repeated"), reject(X=f32(3, 2), Y=f32(2), says="at least the 2 dims")]
 
 

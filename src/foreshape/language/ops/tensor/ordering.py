@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from foreshape.core.dims import Size, product
-from foreshape.core.spec import INDEX, INT32, INT64, NUMERIC, Spec
+from foreshape.core.spec import COMPLEX, INDEX, INT32, INT64, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import element_type
 from foreshape.language.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, computations, gradient, operand, result
@@ -14,6 +14,7 @@ from foreshape.language.operator.require import require, require_at_most, unknow
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.operator.traits import WHOLE, ShardingRule, rule_along
+from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.math.reduction import reduced
 from foreshape.language.ops.rules.known_values import axis_of_any, carry, known_number, number_at_run
 from foreshape.machine.kernels.introsort import MOST_ELEMENTS, order_equal
@@ -234,7 +235,7 @@ class Cumsum(Operator):
 
     type = "cumsum"
     gradient_reads_dims = ("X",)
-    X = operand(NUMERIC, doc="any shape")
+    X = operand((*NUMERIC, *COMPLEX), doc="any shape")
     Out = result(doc="as X; one dim with flatten")
     axis = attribute(AttrType.INT, -1)
     flatten = attribute(AttrType.BOOLEAN, False, doc="along all elements in row-major order")
@@ -287,6 +288,7 @@ class Cumsum(Operator):
         sample(X=f32(4, 3), axis=1, reverse=True),
         sample(X=f32(4, 3), axis=-2, reverse=True, exclusive=True),
         sample(X=f32(4, 3), flatten=True),
+        sample(X=c64(2, 5)),
         sample(X=f32(0, 3)),
         sample(X=f32(0, 3), axis=0, exclusive=True),
         sample(X=i32(5)),

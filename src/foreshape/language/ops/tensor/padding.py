@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.core.dims import Size, minimum
-from foreshape.core.spec import INDEX, NUMERIC, Spec
+from foreshape.core.spec import COMPLEX, INDEX, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import F, Tensor, aten, torch
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.computations import Border
@@ -14,6 +14,7 @@ from foreshape.language.operator.require import require, require_at_most, requir
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.operator.traits import ShardingRule, rule_along
+from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.rules.known_values import known_sizes, sizes_at_run
 
 
@@ -163,7 +164,7 @@ class Pad(Operator):
 
     type = "pad"
     gradient_reads_dims = ("X",)
-    X = operand(NUMERIC, doc="any shape")
+    X = operand((*NUMERIC, *COMPLEX), doc="any shape")
     Out = result(doc="each dim of X and its two paddings")
     paddings = attribute(AttrType.INTS)
     pad_value = attribute(AttrType.FLOAT, 0.0)
@@ -191,5 +192,10 @@ class Pad(Operator):
     def backward(self, X: Tensor, d_out: Tensor) -> Any:
         return F.pad(d_out, self._widths(-1))
 
-    samples = [sample(X=f32(2, 3), paddings=[0, 1, 2, 3], pad_value=1.5), sample(X=f32(0, 3), paddings=[0, 0, 1, 1]), sample(X=i64(4), paddings=[1, 0])]
+    samples = [
+        sample(X=f32(2, 3), paddings=[0, 1, 2, 3], pad_value=1.5),
+        sample(X=c64(2, 3), paddings=[0, 1, 2, 0]),
+        sample(X=f32(0, 3), paddings=[0, 0, 1, 1]),
+        sample(X=i64(4), paddings=[1, 0]),
+    ]
     rejects = [reject(X=f32(2, 3), paddings=[1, 1], says="two numbers for each"), reject(X=f32(2), paddings=[-1, 1], says="at least 0")]

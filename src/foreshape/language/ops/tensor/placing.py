@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.core.dims import Size
-from foreshape.core.spec import ANY, BOOL, INDEX, NUMERIC, Spec
+from foreshape.core.spec import ANY, ANY_OR_COMPLEX, BOOL, INDEX, NUMERIC, Spec
 from foreshape.core.values.late_checks import limited
 from foreshape.core.values.torch_proxy import Tensor, aten, torch
 from foreshape.errors import ExecutionError
@@ -13,6 +13,7 @@ from foreshape.language.operator import AttrType, Operator, attribute, gradient,
 from foreshape.language.operator.require import axis_of, require, require_broadcast_to, require_equal, require_rank
 from foreshape.language.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
+from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.language.ops.rules.known_values import carry, stretched
 from foreshape.language.ops.tensor.gathering import check_index, named_axes, placed
@@ -82,9 +83,9 @@ class IndexPut(Operator):
 
     type = "index_put"
     gradient_reads_dims = ("value",)
-    x = operand(doc="at least the indexed axes")
+    x = operand(ANY_OR_COMPLEX, doc="at least the indexed axes")
     indices = operand((BOOL, *INDEX), many=True, doc="numbers of one shape, but for dims of 1; or bools, of the dims of x at their place")
-    value = operand(ANY, same_type_as="x", doc="broadcast to [*shape of indices, *remaining dims of x]")
+    value = operand(ANY_OR_COMPLEX, same_type_as="x", doc="broadcast to [*shape of indices, *remaining dims of x]")
     out = result(may_share="x", doc="as x")
     accumulate = attribute(AttrType.BOOLEAN, False)
 
@@ -172,6 +173,7 @@ class IndexPut(Operator):
         sample(x=f32(4, 3, 5), indices=[i64(2, 1, data=[[3], [1]]), i32(3, data=[0, -1, 1])], value=f32(3, 5)),
         sample(x=f32(4, 3), indices=[i64(6, low=-4, high=3)], value=f32(3), accumulate=True),
         sample(x=f32(4, 3), indices=[b1(4, 3)], value=f32()),
+        sample(x=c64(4, 3), indices=[i64(2, data=[3, 1])], value=c64(2, 3)),
         sample(x=f32(4, 3, 2), indices=[b1(4), i64(data=1)], value=f32(2)),
         sample(x=f32(0, 3), indices=[i64(0)], value=f32(1)),
         sample(x=i64(4), indices=[i64(2, data=[3, 1])], value=i64(2)),

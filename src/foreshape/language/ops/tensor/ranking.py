@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.core.dims import Size
 from foreshape.core.spec import FLOATING, FP32, FP64, INT32, INT64, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import OWN, ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import require, require_at_most, require_equal
 from foreshape.language.operator.samples import f32, f64, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
@@ -79,6 +79,37 @@ class Kthvalue(Picked):
         reject(X=f32(0, 3), axis=0, says="at least 1"),
         reject(X=f32(), k=2, says="k must be at most"),
     ]
+
+
+class MedianOfAxis(Picked):
+    """Out = the median along ``axis``, of an even number of elements the lower of the middle ones; Indices = its place, of equal ones any, as in torch.median.
+
+    It is NaN if an element is, and Indices then the first one's place. With ``ignore_nan`` the others count, and it is NaN if there are none.
+    """
+
+    type = "median_of_axis"
+    since = OWN
+    gradient_reads_dims = ("X",)
+    ignore_nan = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        return self._picked(X)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 16 * X.elements
+
+    def kernel(self, X: Tensor) -> Any:
+        return tuple((torch.nanmedian if self.ignore_nan else torch.median)(X, self.axis, self.keepdim))
+
+    samples = [
+        sample(X=f32(2, 5, distinct=True)),
+        sample(X=f32(4, 3, distinct=True), axis=0, keepdim=True),
+        sample(X=f32(2, 3, 4, distinct=True), axis=1, ignore_nan=True),
+        sample(X=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, 2.0, _NAN], [3.0, 2.0, 1.0]]), differentiate=False),
+        sample(X=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, 2.0, _NAN], [3.0, 2.0, 1.0]]), ignore_nan=True, differentiate=False),
+        *(sample(X=f32()), sample(X=f32(0, 3)), sample(X=i64(2, 5, high=99, distinct=True))),
+    ]
+    rejects = [reject(X=f32(0, 3), axis=0, says="at least 1")]
 
 
 class Mode(Picked):

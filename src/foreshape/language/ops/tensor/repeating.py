@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.core.dims import Size, bounds
-from foreshape.core.spec import ANY, INDEX, LOD_TENSOR, Spec
+from foreshape.core.spec import ANY, ANY_OR_COMPLEX, INDEX, LOD_TENSOR, Spec
 from foreshape.core.values.torch_proxy import Tensor, aten, torch
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
@@ -14,6 +14,7 @@ from foreshape.language.operator.require import axis_of, fail, require, require_
 from foreshape.language.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.operator.traits import ShardingRule
+from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.language.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.language.ops.tensor.expanding import not_tiled, tiled, tiling_rule
@@ -107,7 +108,7 @@ class BroadcastTensors(Operator):
 
     type = "broadcast_tensors"
     gradient_reads_dims = ("X",)
-    X = operand(many=True, doc="tensors of one type, any shapes fit to broadcast")
+    X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type, any shapes fit to broadcast")
     Out = result(many=True, view_of="X", layout="strided", doc="as many as X, of one shape")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> tuple[Spec, ...]:
@@ -131,6 +132,7 @@ class BroadcastTensors(Operator):
         sample(X=[f32(0, 3), f32(1, 3)]),
         sample(X=[i64(2, 1), i64(1, 3)]),
         sample(X=[f32(2, 3)]),
+        sample(X=[c64(2, 1), c64(1, 3)]),
     ]
     rejects = [
         reject(X=[f32(3), f32(2)], says="equal or 1"),

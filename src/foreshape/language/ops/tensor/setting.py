@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from foreshape.core.dims import Size, bounds, ceildiv, maximum, minimum, product
-from foreshape.core.spec import ANY, INDEX, DType, Spec
+from foreshape.core.spec import ANY_OR_COMPLEX, INDEX, DType, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
@@ -15,6 +15,7 @@ from foreshape.language.operator import AttrType, Operator, attribute, gradient,
 from foreshape.language.operator.attributes import Raw
 from foreshape.language.operator.require import fail, require, require_at_most, require_broadcast_to, require_equal
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
+from foreshape.language.ops.math.complex_numbers import c64
 from foreshape.language.ops.rules.broadcast import sum_to
 from foreshape.language.ops.rules.known_values import axes_of, carry, known_sizes, sizes_at_run
 from foreshape.language.ops.tensor.creation import number_of
@@ -87,8 +88,8 @@ class SetValue(Operator):
 
     type = "set_value"
     gradient_reads_dims = ("ValueTensor",)
-    Input = operand(doc="at least the named axes")
-    ValueTensor = operand(ANY, optional=True, same_type_as="Input", doc="the value; by default in the attributes")
+    Input = operand(ANY_OR_COMPLEX, doc="at least the named axes")
+    ValueTensor = operand(ANY_OR_COMPLEX, optional=True, same_type_as="Input", doc="the value; by default in the attributes")
     StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")
     EndsTensorList = operand(INDEX, many=True, optional=True, doc="ends, as tensors of one number each")
     StepsTensorList = operand(INDEX, many=True, optional=True, doc="steps, as tensors of one number each")
@@ -254,6 +255,7 @@ class SetValue(Operator):
         sample(Input=f32(4, 7, 5), ValueTensor=f32(4, 1), axes=[1], starts=[2], ends=[3], decrease_axes=[1]),
         sample(Input=f32(4, 7, 5), ValueTensor=f32(1, 2, 5), axes=[1, 0], starts=[5, 3], ends=[1, 4], steps=[-2, 1], decrease_axes=[0]),
         sample(Input=f32(4, 6), ValueTensor=f32(4, 1, 6), none_axes=[1]),
+        sample(Input=c64(4, 5), ValueTensor=c64(3), axes=[0, 1], starts=[-2, 0], ends=[4, 5], steps=[1, 2]),
         sample(Input=f32(4, 5), ValueTensor=f32(), axes=[1], starts=[9], ends=[-9], steps=[-3]),
         sample(Input=f32(4, 5), ValueTensor=f32(2), axes=[1], StartsTensorList=[i64(1, data=[1])], EndsTensorList=[i32(data=3)]),
         sample(Input=f32(4, 5), ValueTensor=f32(1), axes=[1], starts=[1], EndsTensorList=[i32(1, low=3)], StepsTensorList=[i64(1, low=1, high=2)]),
