@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.aten_functions import complex_parts, diagonals, masked, masked_rows, put_by_places, put_in_place, sparse_products, spectra
 from torch import Tensor, nn
 
 from foreshape.interop.torch.torch_model import from_torch
@@ -15,90 +16,20 @@ from foreshape.interop.torch.torch_model import from_torch
 W = torch.linspace(-1, 1, 20).reshape(5, 4)
 
 
-def _put(x: Tensor) -> Tensor:
-    y = x.clone()
-    y[:, torch.tensor([0, 2])] = 5.0
-    return y
-
-
-def _put2(x: Tensor) -> Tensor:
-    y = x.clone()
-    y[:, :, torch.tensor([0, 2])] = x[:, :, :2] * 2
-    y[:, 1:3, ::2] = 7.0
-    y[:, 0] += 1
-    return y
-
-
-def _mask(x: Tensor, m: Tensor) -> Tensor:
-    y = x.clone()
-    y[m] = 0.0
-    y[x > 1] = 1.0
-    return y
-
-
-def _mask2(x: Tensor, m: Tensor) -> Tensor:
-    y = x.clone()
-    y[m[:, 0, 0]] = 0.0
-    y[:, m[0, :, 0]] = 2.0
-    return y
-
-
-def _complex_parts(x: Tensor) -> Tensor:
-    z = torch.complex(x, x + 1)
-    z[..., 2] = torch.complex(x, -x)[..., 0] * 2
-    z[:, 1:3, :2] = 1 - 2j
-    z[..., 4:] += z[..., :2] * 1j
-    z[x > 1] = 0
-    z[:, torch.tensor([0, 3])] = z[:, :2].conj()
-    z.real = z.real * 3
-    torch.view_as_real(z)[..., 1] *= 2
-    return torch.view_as_real(z)
-
-
-def _spectra(x: Tensor, weight: Tensor) -> Tensor:
-    """As a layer of a Fourier neural operator."""
-    modes = torch.fft.rfft(x)
-    out = torch.zeros(x.shape[0], 2, 4, dtype=torch.cfloat)
-    out[..., :3] = torch.einsum("bix,iox->box", modes[..., :3], weight)
-    return torch.fft.irfft(out, n=6)
-
-
-def _diagonals(x: Tensor) -> list[Tensor]:
-    flat = x.flatten(1)
-    tensors = [flat.clone(), flat @ flat.T, x.reshape(-1, 3) * 2, (x.reshape(-1, 3) * 3), x[:, :, :4].mean(0).expand(4, 4, 4) * 2]
-    return [tensor.fill_diagonal_(7.0, wrap=at == 3) for at, tensor in enumerate(tensors)] + [torch.diag(tensors[1], k) for k in (len(x) - 1, 1 - len(x))]
-
-
-COORDINATES = torch.tensor([[0, 3, 1, 3, 0], [1, 0, 2, 3, 1]])
-
-
-def _sparse_products(x: Tensor) -> list[Tensor]:
-    matrix = torch.sparse_coo_tensor(COORDINATES, x[0, 0, :5], (4, 4))
-    rows = torch.sparse_csr_tensor(torch.tensor([0, 2, 2, 3, 5]), torch.tensor([0, 3, 1, 1, 2]), torch.arange(5.0), (4, 4))
-    across = x.permute(1, 0, 2).flatten(1)
-    return [
-        torch.sparse.mm(matrix, across),
-        torch.sparse.mm(rows, across) + rows @ across + torch.mm(2 * matrix.t(), across) / 3,
-        torch.sparse.addmm(across, matrix.coalesce(), across, beta=0.5, alpha=2.0),
-        torch.mv(-matrix, across[:, 0]) + x[0, 0, :4] @ matrix,
-        matrix.to_dense() * matrix.sum(),
-    ]
-
-
 CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "cplx_einsum": lambda x, i, m: torch.view_as_real(
         torch.einsum("bij,jk,bk->bi", torch.complex(x, x + 1), torch.complex(W.T[:3].repeat(2, 1), W.T[1:].repeat(2, 1)), torch.fft.rfft(x[:, 0], n=8))
     ),
-    "cplx_parts": lambda x, i, m: _complex_parts(x),
-    "cplx_spectra": lambda x, i, m: _spectra(x, torch.complex(torch.arange(24.0).reshape(4, 2, 3), torch.ones(4, 2, 3))),
+    "cplx_parts": lambda x, i, m: complex_parts(x),
+    "cplx_spectra": lambda x, i, m: spectra(x, torch.complex(torch.arange(24.0).reshape(4, 2, 3), torch.ones(4, 2, 3))),
     "cplx_more": lambda x, i, m: torch.view_as_real(
         torch.where(m, torch.complex(x, x + 1), 2j).mean(1).cumsum(-1) + F.pad(torch.complex(x, x)[:, 0].reciprocal() ** 3, (1, 2))[:, :6]
     ),
-    "fill_diagonal": lambda x, i, m: _diagonals(x),
+    "fill_diagonal": lambda x, i, m: diagonals(x),
     "median_ties": lambda x, i, m: (x.round().median(1), (x * 2).round().median(-1, keepdim=True), i.median(1), x.round().median(0), x.flatten().median(0)),
     "nanmedian_ties": lambda x, i, m: [x.round().where(x < 0.5, float("nan")).nanmedian(d) for d in (0, 1, 2)] + [x.where(x < 1, float("nan")).median(2)],
     "all_true": lambda x, i, m: (torch._is_all_true(m), torch._is_any_true(m), torch._is_all_true(m | ~m)),
-    "sparse": lambda x, i, m: _sparse_products(x),
+    "sparse": lambda x, i, m: sparse_products(x),
     "addmm": lambda x, i, m: torch.addmm(torch.ones(4), x[:, :, 0], torch.ones(4, 4), beta=2, alpha=3),
     "angle": lambda x, i, m: torch.angle(x),
     "angle_c": lambda x, i, m: torch.angle(torch.complex(x, x + 1)),
@@ -130,11 +61,11 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "index_copy": lambda x, i, m: x.index_copy(1, torch.tensor([2, 0]), torch.zeros(1, 2, 6).expand(x.shape[0], 2, 6)),
     "index_fill": lambda x, i, m: x.index_fill(1, torch.tensor([2, 0]), 3.0),
     "index_add": lambda x, i, m: x.index_add(2, torch.tensor([2, 0, 2]), x[:, :, :3], alpha=2),
-    "index_put_none": lambda x, i, m: _put(x),
-    "index_put_mid": lambda x, i, m: _put2(x),
+    "index_put_none": lambda x, i, m: put_in_place(x),
+    "index_put_mid": lambda x, i, m: put_by_places(x),
     "index_put_acc": lambda x, i, m: torch.zeros(4).index_put((i[:, 0],), x[:, 0, 0], accumulate=True),
-    "setitem_mask": lambda x, i, m: _mask(x, m),
-    "setitem_mask_rows": lambda x, i, m: _mask2(x, m),
+    "setitem_mask": lambda x, i, m: masked(x, m),
+    "setitem_mask_rows": lambda x, i, m: masked_rows(x, m),
     "masked_scatter": lambda x, i, m: x.masked_scatter(m, torch.arange(1000.0)),
     "scatter": lambda x, i, m: torch.zeros(x.shape[0], 4).scatter(1, i, x[:, :, 0]),
     "scatter_v": lambda x, i, m: torch.zeros(x.shape[0], 4).scatter(1, i, 2.0),
