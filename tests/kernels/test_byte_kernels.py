@@ -65,7 +65,7 @@ def compared(of: Series, last: Grid, *given: Any) -> None:
     assert got.shape == want.shape
     off = (got - want).abs()
     assert off.max() <= last.step * 1.01
-    assert (off > last.step / 2).float().mean() < 0.01
+    assert (off > last.step / 2).sum() <= max(1, 0.01 * off.numel())  # a sum half-way between two numbers may be rounded either way
 
 
 def weight(*dims: int, axis: int) -> ByteWeight:
