@@ -164,17 +164,7 @@ torch-trainers: $(TORCH_TRAINERS_PYTHON) ## the training loops of Lightning, acc
 torch-families: $(TORCH_FAMILIES_PYTHON) ## networks of torch.nn, torchvision, timm and transformers brought over and compared (in the Python of TORCH_FAMILIES_PYTHON, or one made for it): make torch-families ONLY='timm.*'
 	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) tests/families/run.py --grad $(if $(ONLY),--only '$(ONLY)')
 
-bench-TORCH_TRAINERS_VENV := $(CURDIR)/.venv-torch-trainers
-TORCH_TRAINERS_PYTHON ?= $(TORCH_TRAINERS_VENV)/bin/python
-
-$(TORCH_TRAINERS_VENV)/bin/python:
-	$(PYTHON) -m venv $(TORCH_TRAINERS_VENV)
-	$(TORCH_TRAINERS_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt lightning accelerate transformers==5.24.0 pytest hypothesis -e .
-
-torch-trainers: $(TORCH_TRAINERS_PYTHON) ## the training loops of Lightning, accelerate and transformers with torch.compile's backend (in the Python of TORCH_TRAINERS_PYTHON, or one made for it)
-	PYTHONPATH=src $(TORCH_TRAINERS_PYTHON) -m pytest -q -m long tests/interop/torch_backend/test_trainers.py
-
-torch-families: $(TORCH_FAMILIES_PYTHON) ## memory as planned and measured, beside eager torch, and time of a training step of these networks: make bench-torch-families ONLY='timm.*' SECONDS=2
+bench-torch-families: $(TORCH_FAMILIES_PYTHON) ## memory as planned and measured, beside eager torch, and time of a training step of these networks: make bench-torch-families ONLY='timm.*' SECONDS=2
 	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) benchmarks/torch_families.py $(if $(ONLY),--only '$(ONLY)') --seconds $(if $(SECONDS),$(SECONDS),$(if $(RESULTS),2,0)) $(if $(RESULTS),--results)
 
 $(VENV)/docs: $(VENV)/demo

@@ -200,10 +200,10 @@ def kind_of(computation: Computation | None, results: int) -> tuple[str, list[An
     arguments = [getattr(computation, field.name) for field in fields(computation)][: len(kind.readers)]
     words = [*map(_in_words, arguments)]
     try:
-        made = type(computation)(*(read(name, word) for read, word in zip(kind.readers, words, strict=True)))
+        rebuilt = type(computation)(*(read(name, word) for read, word in zip(kind.readers, words, strict=True)))
     except (FormatError, ValueError):
         return None
-    return (name, words) if made == computation else None
+    return (name, words) if rebuilt == computation else None
 
 
 def is_by_numpy(kind: str, arguments: Sequence[Any], form: ArrayForm) -> bool:

@@ -167,8 +167,8 @@ def _compile_program(target: str, models: Sequence[InferenceModel], network: Map
         return stored_array(value, parameters[name].spec.known_dtype)
 
     write_program(target, PROGRAM, network, program, [*parameters], stored)
-    kept = load_inference_model(target, None, Scope())
-    differences = [_compared(frozen(fixed), frozen(kept), example_feed(fixed, fixed.feeds)) for fixed in models]
+    written_model = load_inference_model(target, None, Scope())
+    differences = [_compared(frozen(fixed), frozen(written_model), example_feed(fixed, fixed.feeds)) for fixed in models]
     return Compiled(target, os.path.getsize(target), [], max([d for d in differences if d is not None], default=None), reason)
 
 
@@ -337,19 +337,19 @@ class _WrittenSteps:
 
     def add_all(self, calls: Sequence[KernelCall]) -> None:
         """Add the steps of calls. Raises `NoKernels`: some have no kernel."""
-        others = Counter[str]()
+        torch_kernels = Counter[str]()
         for i in calls:
             if not i.reads() and not i.stores:
                 self._held.update({id(v): _constant(i, self._derived) for v in i.writes()})
             elif isinstance(i, FusedCall) and isinstance(series := self._derived.get(i.kernel.packed), Series):
-                if not others:
+                if not torch_kernels:
                     self._add_series(i, series)
             elif (small := self._small(i)) is not None:
-                if not others:
+                if not torch_kernels:
                     self._add_small(i, *small)
             else:
-                others[i.op.type] += 1
-        if counts := others:
+                torch_kernels[i.op.type] += 1
+        if counts := torch_kernels:
             words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
             remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
             raise NoKernels(f"oneDNN's library and numpy have no kernels for {words}{remainder}")

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.compiled_modules import Physics
+from torch import library as operators
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -211,7 +212,7 @@ def test_what_has_no_form_runs_by_eager_and_is_said() -> None:
 
 
 def test_operators_from_elsewhere_run_as_they_are_and_are_counted() -> None:
-    @torch.library.custom_op("foreshape_tests::doubled", mutates_args=())
+    @operators.custom_op("foreshape_tests::doubled", mutates_args=())
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 

@@ -69,8 +69,8 @@ class SparseMatrix:
             raise SparseRefused(f"the product of a sparse matrix is with a dense matrix or vector; seen {_shown(other)}")
         if other.shape[0] != self.shape[1]:
             raise SparseRefused(f"the columns of a sparse matrix must equal the rows of what it is multiplied with; seen {self.shape[1]} and {other.shape[0]}")
-        taken = other.index_select(0, self.columns)
-        parts = taken * (self.values_ if other.dim() == 1 else self.values_.unsqueeze(1))
+        columns = other.index_select(0, self.columns)
+        parts = columns * (self.values_ if other.dim() == 1 else self.values_.unsqueeze(1))
         return other.new_zeros((self.shape[0], *other.shape[1:])).index_add(0, self.rows, parts)
 
     def __matmul__(self, other: Any) -> Any:

@@ -423,10 +423,10 @@ def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[A
         results.append(variable)
     error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
     inputs = {f"I{index}": (v.name,) for index, v in enumerate(arguments) if isinstance(v, Variable)}
-    made = [v for v in results if v is not None]
-    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{index}": (v.name,) for index, v in enumerate(made)}, site=here())
+    tensors = [v for v in results if v is not None]
+    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{index}": (v.name,) for index, v in enumerate(tensors)}, site=here())
     block.ops.append(op)
-    for variable in made:
+    for variable in tensors:
         variable.op = op
     importer.program.touch()
     return results if many else results[0]

@@ -382,7 +382,7 @@ def _hooked_parameters(told: TracedGradients, module: Any) -> Callable[..., None
 @contextmanager
 def traced_gradients(module: Any, inner: bool = False) -> Generator[TracedGradients]:
     """Record gradients of a network's own within the block, and note the others. ``inner``: as of `TracedGradients`."""
-    told = TracedGradients(inner)
+    gradients = TracedGradients(inner)
     base, before = private.SingleLevelFunction, private.FunctionBase.__dict__["apply"]
 
     def original(function: Any, *given: Any) -> Any:
@@ -392,15 +392,15 @@ def traced_gradients(module: Any, inner: bool = False) -> Generator[TracedGradie
         if named or not torch.is_grad_enabled() or private.is_functorch_active():
             return before.__get__(None, function)(*given, **named)
         if function is _OF_MODULES:
-            return _hooks_of_module(told, original, given)
+            return _hooks_of_module(gradients, original, given)
         if function.__module__ == "torch.utils.checkpoint":
             run, _, *rest = given
             return run(*rest)
-        return _applied(told, original, function, given)
+        return _applied(gradients, original, function, given)
 
-    hook = module.register_forward_pre_hook(_hooked_parameters(told, module), prepend=True)
+    hook = module.register_forward_pre_hook(_hooked_parameters(gradients, module), prepend=True)
     try:
-        with replaced(base, apply=classmethod(apply)), inner_gradients() if inner else nullcontext(), _TensorHooks(told):
-            yield told
+        with replaced(base, apply=classmethod(apply)), inner_gradients() if inner else nullcontext(), _TensorHooks(gradients):
+            yield gradients
     finally:
         hook.remove()

@@ -204,8 +204,8 @@ class GraphProgram:
             op.attributes = placed(op.attributes, path)
         name = str(node.target)
         self.calls[name] = self.calls.get(name, 0) + 1
-        made = iter([block.vars[n] for n in names])
-        return pytree().tree_unflatten([None if item is None else next(made) for item in traced], shape)
+        variables = iter([block.vars[n] for n in names])
+        return pytree().tree_unflatten([None if item is None else next(variables) for item in traced], shape)
 
     # --- values
 
@@ -233,8 +233,8 @@ class _Symbols(dict[str, Size]):
     """Our symbols for torch's."""
 
     def __missing__(self, name: str) -> Size:
-        made = self[name] = symbol(name)
-        return made
+        size = self[name] = symbol(name)
+        return size
 
 
 def _untold_sizes(graph: Any) -> dict[Any, Size]:

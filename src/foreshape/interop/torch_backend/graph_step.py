@@ -114,14 +114,14 @@ class CompiledGraph:
                 self._take_sizes(key, tensors)
         elif not self._seen:
             self._take_sizes((), tensors)
-        taken = (tensors,) if tensors else ()
+        arguments = (tensors,) if tensors else ()
         try:
             with _below_autograd():
                 if private.len_torch_function_stack():
                     with private.DisableTorchFunction():
-                        results = self._function(*taken)
+                        results = self._function(*arguments)
                 else:
-                    results = self._function(*taken)
+                    results = self._function(*arguments)
         except Exception as error:
             note_line(error)
             raise

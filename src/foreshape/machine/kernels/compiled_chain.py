@@ -93,8 +93,8 @@ class CompiledChain:
             anywhere = name in _ANYWHERE.get(written.kind, ())
             self._check_place(what, name, tensor, begin, sizes[name], 4 if anywhere else ALIGNMENT)
         for output in (RESULT, SCRATCHPAD):
-            others = [name for name in places if name != output and not (written.kind == "softmax_to" and arguments[0] == arguments[1] and name == SOURCE)]
-            if output in places and any(_overlap((*places[output], sizes[output]), (*places[name], sizes[name])) for name in others):
+            operands = [name for name in places if name != output and not (written.kind == "softmax_to" and arguments[0] == arguments[1] and name == SOURCE)]
+            if output in places and any(_overlap((*places[output], sizes[output]), (*places[name], sizes[name])) for name in operands):
                 raise FormatError(f"{what}: its result or its scratchpad lies where another operand does")
         for name, n in numbers.items():
             if n >= len(self._constants) or self._constants[n][1] < sizes[name]:

@@ -100,27 +100,27 @@ def _crossing(bits: Any, p: Any, words: Any, count: int, other: Any, sums: Any, 
         while bucket < last and before + sums[bucket] <= target:
             before += sums[bucket]
             bucket += 1
-        kept, top, low, high = 0, high, high, low
+        remaining, top, low, high = 0, high, high, low
         for i in range(count):
             word = other[i]
             key = _key(bits[word])
             if (top - key) >> shift == bucket:
-                other[kept] = word
-                kept += 1
+                other[remaining] = word
+                remaining += 1
                 low, high = min(low, key), max(high, key)
-        count = kept
+        count = remaining
     if low < high:
         for i in range(1, count):
-            word, at = other[i], i
-            while at > 0 and _key(bits[other[at - 1]]) < _key(bits[word]):
-                other[at] = other[at - 1]
-                at -= 1
-            other[at] = word
-    at = 0
-    while at < count - 1 and before + p[other[at]] <= target:
-        before += p[other[at]]
-        at += 1
-    return np.int64(other[at]), before
+            word, index = other[i], i
+            while index > 0 and _key(bits[other[index - 1]]) < _key(bits[word]):
+                other[index] = other[index - 1]
+                index -= 1
+            other[index] = word
+    index = 0
+    while index < count - 1 and before + p[other[index]] <= target:
+        before += p[other[index]]
+        index += 1
+    return np.int64(other[index]), before
 
 
 def _best_blocks(x: int, n: int, top_k: int, best: Any, rounding: Any, scratch: int) -> int:
@@ -148,13 +148,13 @@ def _best_blocks(x: int, n: int, top_k: int, best: Any, rounding: Any, scratch: 
 
 def _keep(bits: Any, words: Any, count: int, edge: int) -> Any:
     """Keep the words with scores from the one of ``edge`` up, of equal ones up to it; return their number."""
-    cut, kept = _key(bits[edge]), 0
+    cut, remaining = _key(bits[edge]), 0
     for i in range(count):
         key = _key(bits[words[i]])
         if key > cut or (key == cut and words[i] <= edge):
-            words[kept] = words[i]
-            kept += 1
-    return kept
+            words[remaining] = words[i]
+            remaining += 1
+    return remaining
 
 
 def _has_rival(bits: Any, p: Any, words: Any, count: int, word: int, rounding: Any, limited: bool) -> bool:
@@ -170,7 +170,7 @@ def _chosen(x: int, n: int, row: int, scratch: int) -> int:
     """Return the word for scores x [n] by the numbers of a choice."""
     scores, bits, numbers = floats(x), whole_numbers(x), doubles(row)
     temperature, top_k, top_p, min_p, number = numbers[0], int(numbers[1]), numbers[2], numbers[3], numbers[4]
-    blocks, least, top, at = (n + _BLOCK - 1) // _BLOCK, _INFINITY, _MINUS_INFINITY, 0
+    blocks, least, top, index = (n + _BLOCK - 1) // _BLOCK, _INFINITY, _MINUS_INFINITY, 0
     tops = whole_numbers(scratch)
     for block in range(blocks):
         best_key = _MINUS_INFINITY
@@ -179,10 +179,10 @@ def _chosen(x: int, n: int, row: int, scratch: int) -> int:
             best_key, least = max(best_key, key), min(least, key)
         tops[block] = _key(best_key)  # the bits of a key are its key
         if best_key > top:
-            top, at = best_key, block
+            top, index = best_key, block
     if least < _MINUS_INFINITY or top > _INFINITY or top == _MINUS_INFINITY:
         return UNDECIDED
-    first = _BLOCK * at
+    first = _BLOCK * index
     while _key(bits[first]) != top:
         first += 1
     if temperature == 0.0:
@@ -200,12 +200,12 @@ def _chosen(x: int, n: int, row: int, scratch: int) -> int:
         for i in range(count):
             p[words[i]] = 1.0
         edge, _ = _crossing(bits, p, words, count, other, sums, top_k - 0.5)
-        cut, kept = (np.float64(scores[edge]) - best) * (1.0 + rounding), 0
+        cut, remaining = (np.float64(scores[edge]) - best) * (1.0 + rounding), 0
         for i in range(count):
             if np.float64(scores[words[i]]) - best >= cut:
-                words[kept] = words[i]
-                kept += 1
-        count = kept
+                words[remaining] = words[i]
+                remaining += 1
+        count = remaining
         if count != top_k:
             return UNDECIDED
         for i in range(count):
@@ -225,15 +225,15 @@ def _chosen(x: int, n: int, row: int, scratch: int) -> int:
         count = _keep(bits, words, count, edge)
         total = after
     if min_p > 0.0:
-        kept = 0
+        remaining = 0
         for i in range(count):
             part = p[words[i]]
             if abs(part - min_p) <= rounding * min_p and _key(bits[words[i]]) != top:
                 return UNDECIDED
             if part >= min_p:
-                words[kept] = words[i]
-                kept += 1
-        count = kept
+                words[remaining] = words[i]
+                remaining += 1
+        count = remaining
         total = _mass(p, words, count)
     if count == 1:
         return words[0]
@@ -244,11 +244,11 @@ def _chosen(x: int, n: int, row: int, scratch: int) -> int:
         if _has_rival(bits, p, words, count, word, rounding, limited):
             return UNDECIDED
     else:
-        at, before = 0, 0.0
-        while at < count - 1 and before + p[words[at]] <= target:
-            before += p[words[at]]
-            at += 1
-        word, is_first = int(words[at]), at == 0
+        index, before = 0, 0.0
+        while index < count - 1 and before + p[words[index]] <= target:
+            before += p[words[index]]
+            index += 1
+        word, is_first = int(words[index]), index == 0
     after = before + p[word]
     if (not is_first and target - before <= rounding * total) or after - target <= rounding * total:
         return UNDECIDED

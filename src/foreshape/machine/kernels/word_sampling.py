@@ -80,11 +80,11 @@ class SamplingTable:
         changes = 0
         if count:
             self._changes = np.empty((count, CHANGE))
-            changes, at = self._changes.ctypes.data, 0
+            changes, index = self._changes.ctypes.data, 0
             for change in (change for sampling in samplings if sampling is not None for change in sampling.changes):
-                part = self._changes[at : at + len(change.words)]
+                part = self._changes[index : index + len(change.words)]
                 part[:, 0], part[:, 1], part[:, 2] = change.words, change.kind, change.numbers
-                at += len(change.words)
+                index += len(change.words)
         row, word, scratch = self._addresses
         begin = 2 + word_loop.OPERANDS
         instruction[:6] = word_loop.SAMPLING, word_loop.BEHIND_BARRIER + word_loop.IN_PARTS, scores, row, word, changes
