@@ -6,11 +6,11 @@ import gc
 import os
 import subprocess
 import sys
-import tracemalloc
 import weakref
 
 import numpy as np
 import pytest
+from support.counted import TracedMemory
 
 import foreshape as fs
 from foreshape import layer
@@ -232,14 +232,10 @@ def test_memory_of_parts_is_bounded(network):
         ids, begins = fed(lengths)
         runner.run({"input_ids": ids}, begins)
         runner._free.clear()
-        tracemalloc.start()
-        try:
+        with TracedMemory() as memory:
             runner.run({"input_ids": ids}, begins)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
         bound = runner.nbytes_of_run(len(lengths), sum(lengths), max(lengths))
-        assert peak <= bound + (64 << 10), lengths  # and small objects of Python
+        assert memory.peak <= bound + (64 << 10), lengths  # and small objects of Python
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.counted import assert_time_grows_with_size
+from support.counted import TracedMemory, assert_time_grows_with_size
 from support.harness import build, of_each_operator, sampled
 from support.some import each, examples, one_in
 
@@ -363,13 +362,9 @@ def decided(text: str) -> None:
 
 def test_memory_is_bounded() -> None:
     text = HOSTILE["many variables"](16)
-    tracemalloc.start()
-    try:
-        with pytest.raises(fs.FormatError, match="more memory than the limit"):
-            read(Program(), text, memory=5 * 2**20)
-        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
-    finally:
-        tracemalloc.stop()
+    with TracedMemory() as memory, pytest.raises(fs.FormatError, match="more memory than the limit"):
+        read(Program(), text, memory=5 * 2**20)
+    assert memory.peak < 16 * 2**20
 
 
 # --- explain

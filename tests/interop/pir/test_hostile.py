@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.counted import calls
+from support.counted import TracedMemory, calls
 from support.paddle3 import cases
 from support.pir_files import Json, attribute, document, dtype, ending, feed, fetch, file, full, op, parameter, region, several, tensor
 from support.survival import checked_words, survive
@@ -262,11 +261,9 @@ GROWING = (many_feeds, taken_names, deep_regions, long_list, many_types, large_c
 @pytest.mark.parametrize("make", [pytest.param(m, marks=pytest.mark.long) if m in (deep_regions, large_constants) else m for m in GROWING])
 def test_time_and_memory_grow_as_the_file(make: Callable[[int], bytes]) -> None:
     def read(data: bytes) -> tuple[float, float]:
-        tracemalloc.start()
-        took = calls(lambda: fs.load_program(data))
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return took / len(data), most / len(data)
+        with TracedMemory() as memory:
+            took = calls(lambda: fs.load_program(data))
+        return took / len(data), memory.peak / len(data)
 
     read(make(20))
     few, many = read(make(50)), read(make(300))
