@@ -163,7 +163,7 @@ def test_wrong_calls_of_the_report_are_refused() -> None:
     ("options", "mode", "says"),
     [
         ({"memry": 3}, None, "did you mean 'memory'"),
-        ({"precision": "fp8"}, None, "must be 'fp32' or 'bf16'; seen 'fp8'"),
+        ({"precision": "fp8"}, None, "must be one of 'fp32', 'eager', 'bf16'; seen 'fp8'"),
         ({"recompute": "often"}, None, "a number of bytes .*; seen 'often'"),
         ({"memory": -1}, None, "at least 0"),
         (None, "max-autotune", "the mode 'max-autotune' of torch.compile is inductor's"),

@@ -264,8 +264,11 @@ class Lowering:
         call = FusedCall(op, [self.read(n) for o in schema.operands for n in op.inputs.get(o.name, ())], [None] * own.results, kernel=own.kernel)
         written = [n for r in schema.results for n in op.outputs.get(r.name, ())]
         for place, name in zip((0,) if own.places is None else own.places, written, strict=True):
-            value = call.results[place] = self.new(name, self.block.find(name))
+            changed = own.kernel.effects.in_place.get(place)
+            value = call.results[place] = self.new(name, self.block.find(name)) if changed is None else call.argument(changed, 0)
+            assert value is not None
             self.write(call, name, value)
+        call.in_place = frozenset(own.kernel.effects.in_place)
         call.workspace = 0 if own.kernel.workspace is None else rule_bytes(call, own.kernel.workspace)
         self.calls.append(call)
 

@@ -14,6 +14,7 @@ from foreshape.interop.torch_backend.compile_options import CompileOptions
 from foreshape.interop.torch_backend.graph_facts import GraphFacts, forget_all, forget_record, new_record
 from foreshape.interop.torch_backend.graph_program import GraphProgram
 from foreshape.interop.torch_backend.graph_step import CompiledGraph
+from foreshape.interop.torch_backend.input_updates import move_updates, without_unread_state, write_updates
 from foreshape.interop.torch_backend.prepared_graph import prepare
 from foreshape.interop.torch_backend.recomputed import nbytes_of, recompute, repeat_views
 from foreshape.interop.torch_backend.simpler_graph import simplify
@@ -37,7 +38,9 @@ def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = N
     guards: Any = importlib.import_module("torch._guards")
     record = new_record(graph, str(guards.CompileContext.current_compile_id() or ""))
     forward, backward = (partial(_compiled, record, settings, is_backward) for is_backward in (False, True))
-    compiler = common.aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=partial(_partition, record, settings))
+    compiler = common.aot_autograd(
+        fw_compiler=forward, bw_compiler=backward, partition_fn=partial(_partition, record, settings), keep_inference_input_mutations=True
+    )
     try:
         with torch.autocast("cpu", torch.bfloat16) if settings.precision == "bf16" else nullcontext():
             return compiler(graph, inputs)
@@ -48,6 +51,8 @@ def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = N
 
 def _partition(record: GraphFacts, settings: CompileOptions, joint: Any, inputs: Any, **options_of_torch: Any) -> Any:
     """Return the graphs of the forward and the backward pass, out of the joint one."""
+    without_unread_state(joint.graph)
+    move_updates(joint.graph)
     repeat_views(joint.graph)
     if not settings.keeps:
         limit = settings.recompute
@@ -72,9 +77,10 @@ def _compiled(record: GraphFacts, settings: CompileOptions, is_backward: bool, m
     of_user = results if facts is None else min(facts.num_forward_returns, results)
     prepare(module)
     simplify(module.graph)
+    write_updates(module.graph)
     with dispatch._disable_current_modes():  # constants are real tensors
         try:
-            compiled = CompiledGraph(GraphProgram(module, is_backward, of_user), device, settings.memory)
+            compiled = CompiledGraph(GraphProgram(module, is_backward, of_user, settings.precision == "eager"), device, settings.memory)
         except ForeshapeError as error:
             module.recompile()
             which = "backward" if is_backward else "forward"

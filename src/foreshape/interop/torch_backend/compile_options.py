@@ -11,7 +11,7 @@ from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError
 
 _NAMES: Final = ("memory", "recompute", "precision")
-_PRECISIONS: Final = ("fp32", "bf16")
+_PRECISIONS: Final = ("fp32", "eager", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class CompileOptions:
     Attributes:
         memory: the most bytes of a graph's plan, its inputs and parameters included; None for no limit.
         recompute: the bytes beside the inputs to come down to by values computed again; None for all those that cost little time; 0 for nothing at all.
-        precision: "bf16" for products as under ``torch.autocast``, otherwise as the network has it.
+        precision: "bf16" for products as under ``torch.autocast``; "eager" for torch's own kernels alone, so that each bit is eager's.
     """
 
     memory: int | None = None

@@ -17,7 +17,7 @@ from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize,
 from foreshape.interop.torch.traced_guards import size_of_expression
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
-from foreshape.interop.torch_backend.traced_call import TracedCall, is_declared_view, is_random
+from foreshape.interop.torch_backend.traced_call import INTO, TracedCall, is_declared_view, is_random
 from foreshape.language.program import Program, Variable, program_guard
 from foreshape.language.program.call_site import telling_site
 from foreshape.language.program.current import current_block
@@ -39,6 +39,7 @@ class GraphProgram:
         graph: a graph of ATen's functional operators, with its inputs as placeholders.
         is_backward: of a backward pass: nobody else holds the values of the forward pass and the gradients among its inputs.
         results_of_user: the number of its first results, before the ones for the backward pass.
+        exact: only torch's own kernels.
 
     Attributes:
         owned: the names of the inputs held by nobody else.
@@ -56,8 +57,8 @@ class GraphProgram:
         SchemaError, TypeMismatchError: a value without a form here, as of another element type.
     """
 
-    def __init__(self, graph: Any, is_backward: bool, results_of_user: int) -> None:
-        self.module, self.is_backward, self.results_of_user = graph, is_backward, results_of_user
+    def __init__(self, graph: Any, is_backward: bool, results_of_user: int, exact: bool) -> None:
+        self.module, self.is_backward, self.results_of_user, self.exact = graph, is_backward, results_of_user, exact
         self.program = Program()
         self.feeds: list[Variable | None] = []
         self.is_size: list[bool] = []
@@ -157,6 +158,8 @@ class GraphProgram:
         target, arguments = node.target, self._value(node.args)
         if getattr(target, "__name__", "") == "getitem" and is_list(arguments[0]):
             return arguments[0][arguments[1]]
+        if INTO in node.meta and target is torch.ops.aten.copy_.default:
+            return arguments[0]
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (value is None and not any(isinstance(v, Variable) for v in _leaves(arguments))):
             number = self._number(node, arguments, value)
@@ -191,7 +194,7 @@ class GraphProgram:
         if any(item is not None and not isinstance(item, torch.Tensor) for item in traced):
             raise SchemaError(f"{node.target} gives {', '.join(type(item).__name__ for item in traced)}, which has no form here")
         tensors = [item for item in traced if item is not None]
-        call = TracedCall(node, self._value)
+        call = TracedCall(node, self._value, self.exact)
         function = call.function(tuple(map(self._spec, tensors)), traced)
         self.functions.append(function)
         kind = TorchRandomOperator if is_random(node) else TorchOperator

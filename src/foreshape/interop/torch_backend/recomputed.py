@@ -139,10 +139,11 @@ class _Joint:
 
 def _changed_inputs(graph: Any) -> set[str] | None:
     """Return torch's descriptions of the inputs changed by the network: they have other values later. None where torch does not tell them."""
+    copied = {str(node.args[0].meta.get("desc")) for node in graph.nodes if node.target is _ATEN.copy_.default}
     results: Any = next((node.meta.get("desc") for node in graph.nodes if node.op == "output"), None)
     if results is None:
         return None
-    return {str(item.mutated_input) for item in results if type(item).__name__ == "InputMutationAOTOutput"}
+    return copied | {str(item.mutated_input) for item in results if type(item).__name__ == "InputMutationAOTOutput"}
 
 
 def _is_kept(view: Any, place: dict[Any, int], position: int) -> bool:

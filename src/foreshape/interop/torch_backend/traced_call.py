@@ -13,6 +13,7 @@ from foreshape.core.spec import Spec
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
+from foreshape.interop.torch_backend.matrix_product import matrix_product
 from foreshape.interop.torch_backend.prepared_graph import EFFECT
 from foreshape.interop.torch_backend.torch_operator import TorchFunction
 from foreshape.language.program import Variable
@@ -23,6 +24,13 @@ _SHOWN: Final = 160
 """Characters of a call in a program at most."""
 _BUILT_IN: Final = BuiltinFunctionType, MethodDescriptorType
 """torch's functions of Python with the arguments of operators, and not its own code in Python."""
+_ATEN: Final[Any] = torch.ops.aten
+NORM: Final = _ATEN._native_batch_norm_legit_functional.default
+"""The normalization of a batch with new values of its moving mean and variance."""
+NORM_STATE: Final = 3, 4
+"""Their places among its results, as among its arguments."""
+INTO: Final = "foreshape_into"
+"""The mark of a call with its results in the memory of its operands, among the facts of a node."""
 _HIDDEN_VIEWS: Final = frozenset(
     f"aten::{name}" for name in ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")
 )
@@ -41,14 +49,15 @@ class TracedCall:
     Args:
         node: of a graph.
         value: from an argument to its variable, its open size, or the value of Python itself.
+        exact: only torch's own kernels.
 
     Attributes:
         tensors, sizes: the variables read by it, in the order of the record's operands.
         words: the call as a person reads it.
     """
 
-    def __init__(self, node: Any, value: Callable[[Any], Any]) -> None:
-        self.node, self.value = node, value
+    def __init__(self, node: Any, value: Callable[[Any], Any], exact: bool) -> None:
+        self.node, self.value, self.exact = node, value, exact
         self.tensors: list[Variable] = []
         self.sizes: list[Variable] = []
         self._numbers: dict[int, Variable] = {}
@@ -72,22 +81,39 @@ class TracedCall:
         name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::") or getattr(target, "__name__", "function")
         alone = isinstance(value, torch.Tensor)
         nested = not alone and any(is_list(item) for item in value or ())
-        function = _Flat(target) if nested else _function(target)
+        product = None if self.exact else matrix_product(self.node, self.value)
+        changed = self._changed()
+        if changed:
+            function = _changing(target)
+        else:
+            function = product.function if product is not None else _Flat(target) if nested else _function(target)
         call: CallRecord | Subscript = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
         places = tuple([index for index, item in enumerate(traced) if item is not None])
         if is_list(value) and len(traced) == 1:
             call = Subscript(call, 0)
-        operand = self._dying(results[0]) if alone else None
+        operand = self._dying(results[0]) if alone and not changed else None
         written = None if operand is None else self._written(name, operand)
         orders = {index: _order(traced[index]) for index in places}
         effects = Effects(
             views=dict.fromkeys(places, 0) if is_view(target) and self.tensors else {},
             layouts={index: "strided" for index, order in orders.items() if order is None},
             result_order=orders,
+            in_place=changed,
             takes_over=None if written is None or operand is None else (0, operand),
         )
-        kernel = FusedKernel(name, call, written, effects, partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None)
+        workspace = product.workspace if product is not None else partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None
+        kernel = FusedKernel(name, call, written, effects, workspace)
         return TorchFunction(kernel, results, None if places and len(traced) == 1 else places, len(traced), work_of_node(self.node))
+
+    def _changed(self) -> dict[int, int]:
+        """Return the results in the memory of operands, which are changed by the call: place -> number of the operand."""
+        node = self.node
+        if INTO not in node.meta and node.target is not _ATEN.copy_.default:
+            return {}
+        if node.target is NORM:
+            return {place: _place(self.value(node.args[place]), self.tensors) for place in NORM_STATE}
+        first = node.args[0]
+        return {place: _place(self.value(item), self.tensors) for place, item in enumerate(first if is_list(first) else [first])}
 
     def _written(self, name: str, operand: int) -> Part:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
@@ -180,6 +206,36 @@ class _Flat:
         return pytree().tree_flatten(self.function(*arguments, **keywords))[0]
 
 
+def _normalize(*arguments: Any) -> tuple[Any, ...]:
+    """Normalize by the batch's own mean and variance, and change the moving ones."""
+    return (*torch.native_batch_norm(*arguments), *[arguments[place] for place in NORM_STATE])
+
+
+class _ChangedList:
+    """A function that changes the tensors of its first operand, and returns them."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, tensors: Any, *arguments: Any, **keywords: Any) -> Any:
+        self.function(tensors, *arguments, **keywords)
+        return tensors
+
+
+def _changing(target: Any) -> Callable[..., Any]:
+    """Return the function of an operator with its results in its operands' memory."""
+    if target is NORM:
+        return _normalize
+    variant = in_place_variant(target) or target
+    return _function(variant) if variant._schema.returns else _ChangedList(variant._op)
+
+
+def in_place_variant(target: Any) -> Any:
+    """Return the operator with the same numbers in the memory of its first operand, one tensor or several; None if torch has none."""
+    schema = getattr(target, "_schema", None)
+    return None if schema is None or schema.is_mutable else _variant(target, f"{schema.name.removeprefix('aten::')}_")
+
+
 def is_view(target: Any) -> bool:
     """Tell whether results of an operator may lie in the memory of its first tensor."""
     schema = getattr(target, "_schema", None)
@@ -195,7 +251,7 @@ def is_declared_view(target: Any) -> bool:
 def is_random(node: Any) -> bool:
     """Tell whether a call may draw random numbers, or do more than give its results."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None or EFFECT in node.meta:
+    if schema is None or EFFECT in node.meta or INTO in node.meta:
         return True
     return schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in node.target.tags
 

@@ -543,17 +543,18 @@ class Library:
             return False
         return True
 
-    def add_product(self, sizes: tuple[int, int, int], by: float, a: int, step_a: int, b: int, step_b: int, c: int, step_c: int) -> None:
-        """Compute ``c += by a b`` of matrices ``[m, k]`` and ``[k, n]`` at these addresses, in one pass over ``c``.
+    def add_product(self, sizes: tuple[int, int, int], by: float, a: int, step_a: int, b: int, step_b: int, c: int, step_c: int, keep: float = 1.0) -> None:
+        """Compute ``c = keep c + by a b`` of matrices ``[m, k]`` and ``[k, n]`` at these addresses, in one pass over ``c``.
 
         Args:
             sizes: m, n and k.
+            keep: if 0, ``c`` is not read.
             step_a, step_b, step_c: the elements from row to row; if negative, from column to column.
         """
         turns, (m, n, k) = [b"T" if step < 0 else b"N" for step in (step_a, step_b)], sizes
         steps = [c_int64(abs(step)) for step in (step_a, step_b, step_c)]
         arguments = (c_char(turns[0]), c_char(turns[1]), c_int64(m), c_int64(n), c_int64(k), c_float(by), c_void_p(a), steps[0], c_void_p(b), steps[1])
-        _check(self._functions.dnnl_sgemm(*arguments, c_float(1.0), c_void_p(c), steps[2]), "a product added to memory")
+        _check(self._functions.dnnl_sgemm(*arguments, c_float(keep), c_void_p(c), steps[2]), "a product added to memory")
 
     def run(self, primitive: Handle, memories: dict[int, Handle]) -> None:
         """Execute once, and wait."""

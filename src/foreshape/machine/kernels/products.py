@@ -157,10 +157,14 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False, longer: bool = Fa
     """Return the workspace in bytes of the product of fp32 ``[m, k]`` and ``[k, n]``.
 
     Args:
-        turned: the first is a transposed view, to be copied by oneDNN.
+        turned: the first is a transposed view, copied by torch's oneDNN; oneDNN's own library packs pieces of it.
         longer: `onednn_linear` makes it, with padded rows, not `mm` or `linear`.
     """
-    return _workspace(m, k, n, turned, longer, onednn.thread_count()) if prefers_onednn() else 0
+    if not prefers_onednn():
+        return 0
+    if turned and library() is not None:
+        return _adding_workspace(m, k, n, onednn.thread_count(), True)
+    return _workspace(m, k, n, turned, longer, onednn.thread_count())
 
 
 @lru_cache(4096)
@@ -201,9 +205,13 @@ def _chunk(columns: int) -> int:
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a b`` of two matrices ``[m, k]`` and ``[k, n]``; either may be a transposed view."""
-    if fits(a, b):
-        return _sparing_linear()(a, b.t(), None, "none", [], "")
-    return torch.mm(a, b)
+    if not fits(a, b):
+        return torch.mm(a, b)
+    if a.stride(0) == 1 < a.stride(1) and (at_once := library()) is not None:
+        out = a.new_empty((a.shape[0], b.shape[1]))
+        _put(at_once, out, a, b if _step(b) else b.contiguous(), 1.0, 0.0)
+        return out
+    return _sparing_linear()(a, b.t(), None, "none", [], "")
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
@@ -217,9 +225,9 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """Return ``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
     if not fits(a, b):
         return p.addmm_(a, b, alpha=alpha)
-    at_once, steps = library(), [_step(t) for t in (a, b, p)]
-    if at_once is not None and all(steps) and steps[2] > 0:
-        at_once.add_product((p.shape[0], p.shape[1], a.shape[1]), alpha, a.data_ptr(), steps[0], b.data_ptr(), steps[1], p.data_ptr(), steps[2])
+    at_once = library()
+    if at_once is not None and all(map(_step, (a, b, p))) and _step(p) > 0:
+        _put(at_once, p, a, b, alpha, 1.0)
         return p
     linear_, weight, rows = onednn_linear(), without_gaps(b.t()), _chunk(b.shape[1])
     for at in range(0, a.shape[0], rows):
@@ -229,10 +237,19 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 def put_product(out: Tensor, a: Tensor, b: Tensor) -> None:
     """Write ``a b`` of ``[m, k]`` and ``[k, n]`` into ``out``, ``[m, n]``, with the workspace of `add_product_`."""
-    if fits(a, b):
+    at_once = library()
+    if fits(a, b) and at_once is not None and _step(a) and _step(b) and _step(out) > 0:
+        _put(at_once, out, a, b, 1.0, 0.0)
+    elif fits(a, b):
         add_product_(out.zero_(), a, b, 1.0)
     else:
         torch.mm(a, b, out=out)
+
+
+def _put(at_once: Any, p: Tensor, a: Tensor, b: Tensor, by: float, keep: float) -> None:
+    """Compute ``p = keep p + by a b`` on oneDNN's own library."""
+    sizes = p.shape[0], p.shape[1], a.shape[1]
+    at_once.add_product(sizes, by, a.data_ptr(), _step(a), b.data_ptr(), _step(b), p.data_ptr(), _step(p), keep)
 
 
 def _step(matrix: Tensor) -> int:
