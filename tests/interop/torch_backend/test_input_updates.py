@@ -169,3 +169,26 @@ def test_products_by_onednn_are_near_and_the_option_keeps_eagers_bits(dynamic: b
     for wanted, ours, kept in zip(reference.parameters(), networks[0].parameters(), networks[1].parameters(), strict=True):
         torch.testing.assert_close(ours.grad, wanted.grad, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(kept.grad, wanted.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.sin().clone(), x.cos()),
+        lambda x: (y := x.sin(), y.clone()),
+        lambda x: ((y := x.sin())[0], y.clone()),
+        lambda x: (nn.functional.hardtanh_(x * 2), x),
+        lambda x: ((y := x.sin()).clone().add_(1), y),
+        lambda x: (x.clone(), x),
+        lambda x: (x.t().sin().clone(memory_format=torch.contiguous_format), x),
+    ],
+)
+def test_copies_are_apart_from_their_values(function: Callable[..., Any]) -> None:
+    torch.compiler.reset()
+    x = torch.randn(3, 4)
+    results = torch.compile(function, backend="foreshape")(x)
+    for result, wanted in zip(results, function(x), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=0, atol=0)
+        assert result.stride() == wanted.stride()
+    results[1].add_(1)
+    torch.testing.assert_close(results[0], function(x if results[1] is not x else x - 1)[0])

@@ -15,8 +15,9 @@ from foreshape.interop.torch_backend.graph_facts import GraphFacts, forget_all, 
 from foreshape.interop.torch_backend.graph_program import GraphProgram
 from foreshape.interop.torch_backend.graph_step import CompiledGraph
 from foreshape.interop.torch_backend.input_updates import move_updates, without_unread_state, write_updates
+from foreshape.interop.torch_backend.node_seconds import nbytes_of
 from foreshape.interop.torch_backend.prepared_graph import prepare
-from foreshape.interop.torch_backend.recomputed import nbytes_of, recompute, repeat_views
+from foreshape.interop.torch_backend.recomputed import recompute, repeat_views
 from foreshape.interop.torch_backend.simpler_graph import simplify
 from foreshape.language.program.call_site import warn_user
 

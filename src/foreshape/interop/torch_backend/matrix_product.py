@@ -15,14 +15,14 @@ from foreshape.machine.kernels import products
 _ATEN: Final[Any] = torch.ops.aten
 
 
-class MatrixProduct(NamedTuple):
+class ProductKernel(NamedTuple):
     """A function for a product of torch, of the same arguments, and the rule for the bytes of its workspace."""
 
     function: Callable[..., Tensor]
     workspace: Callable[[], Size]
 
 
-def matrix_product(node: Any, value: Callable[[Any], Any]) -> MatrixProduct | None:
+def matrix_product(node: Any, value: Callable[[Any], Any]) -> ProductKernel | None:
     """Return the function for a node; None where torch's own is to run, as for other nodes, and for products that are too small.
 
     Args:
@@ -43,7 +43,7 @@ def matrix_product(node: Any, value: Callable[[Any], Any]) -> MatrixProduct | No
     if (len(specs) == 3 and specs[3 - first - second].rank != 1) or (isinstance(size, int) and size < products.LARGE):
         return None
     row, column = tensors[first].stride()[-2:] if tensors[first].dim() > 1 else (1, 1)
-    return MatrixProduct(function, partial(products.workspace, rows, k, n, turned=row == 1 and column != 1))
+    return ProductKernel(function, partial(products.workspace, rows, k, n, turned=row == 1 and column != 1))
 
 
 def _affine(bias: Tensor, x: Tensor, w: Tensor) -> Tensor:

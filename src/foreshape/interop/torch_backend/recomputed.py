@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foreshape.interop.torch.untyped_torch import is_list, torch
-from foreshape.interop.torch_backend.traced_call import hinted, is_random, is_view, work_of_node, workspace_of_node
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch_backend.node_seconds import nbytes_of, seconds_of
+from foreshape.interop.torch_backend.traced_call import is_random, is_view, work_of_node, workspace_of_node
 
 _ATEN: Final[Any] = torch.ops.aten
-_RATES: Final = 4e10, 8e9
-"""Multiplications and bytes in a second, of a thread: their ratio decides which operators are dear."""
 _SHARE: Final = 0.05
 """The greatest part of a step's time spent on a lower peak, if no limit asks for more."""
 _LEAST: Final = 1 / 256
@@ -155,11 +154,6 @@ def _tag(node: Any) -> Any:
     return node.meta.get("partitioner_tag")
 
 
-def nbytes_of(tensor: Any) -> int:
-    """Return the bytes of one of torch's tensors without numbers, at the example's sizes."""
-    return math.prod(map(hinted, tensor.shape)) * tensor.element_size()
-
-
 def is_repeatable(node: Any, dear: bool) -> bool:
     """Tell whether a node gives the same results once more; products and convolutions only if it may be ``dear``."""
     target = node.target
@@ -168,16 +162,6 @@ def is_repeatable(node: Any, dear: bool) -> bool:
     if getattr(target, "namespace", "") != "aten" or is_random(node):
         return False
     return dear or work_of_node(node) is None
-
-
-def _seconds(node: Any) -> float:
-    """Return the time of a node, by estimate."""
-    value = node.meta.get("val")
-    if is_view(node.target) or getattr(node.target, "__name__", "") == "getitem":
-        return 0.0
-    tensors: list[Any] = [item for item in (value if is_list(value) else [value]) if isinstance(item, torch.Tensor)]
-    tensors += [item.meta["val"] for item in node.all_input_nodes if isinstance(item.meta.get("val"), torch.Tensor)]
-    return (work_of_node(node) or 0) / _RATES[0] + sum(map(nbytes_of, tensors)) / _RATES[1]
 
 
 def repeat_views(graph: Any) -> None:
@@ -220,7 +204,7 @@ def recompute(graph: Any, limit: int | None = None) -> Recomputed:
     joint = _Joint(graph)
     memory = joint.memory()
     eager_peak = max(memory, default=0)
-    allowed = math.inf if limit is not None else _SHARE * sum(_seconds(node) for node in joint.nodes if node.op == "call_function")
+    allowed = math.inf if limit is not None else _SHARE * sum(seconds_of(node) for node in joint.nodes if node.op == "call_function")
     names: list[str] = []
     refused: set[Any] = set()
     while memory and max(memory) > (limit or 0):
@@ -251,7 +235,7 @@ def _best(joint: _Joint, position: int, peak: int, allowed: float, refused: Coll
             readers = [user for user in _readers(joint, buffer) if joint.place[user] >= joint.border]
             if not readers or not joint.chain(buffer.maker, buffer.reread, may_be_dear, chain, {buffer.maker}):
                 continue
-            seconds = sum(map(_seconds, chain))
+            seconds = sum(map(seconds_of, chain))
             if seconds <= allowed and (best is None or buffer.nbytes / (seconds + 1e-9) > best[0]):
                 best = buffer.nbytes / (seconds + 1e-9), buffer, [*chain], seconds
             break

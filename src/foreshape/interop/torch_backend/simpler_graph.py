@@ -1,4 +1,4 @@
-"""Fewer calls in a graph, with the same numbers to the bit: transposes of transposes, second names of values, sums and their views, linear layers."""
+"""Fewer calls in a graph, with the same numbers to the bit: transposes of transposes, second names of values, copies, sums and their views, linear layers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def simplify(graph: Any) -> None:
             continue
         if node.target in (_ATEN.detach.default, _ATEN.alias.default):
             _forward(node, node.args[0], results)
+        elif node.target is _ATEN.clone.default:
+            _copy(node, results)
         elif (axes := _transposition(node)) is not None:
             base = node.args[0]
             inner_axes = _transposition(base)
@@ -37,7 +39,7 @@ def simplify(graph: Any) -> None:
 
 _REPLACED: Final = frozenset(
     {
-        *(_ATEN.detach.default, _ATEN.alias.default, _ATEN.t.default, _ATEN.transpose.int, _ATEN.permute.default),
+        *(_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN.t.default, _ATEN.transpose.int, _ATEN.permute.default),
         *(_ATEN.view.default, _ATEN.addmm.default, _ATEN.mm.default, _ATEN.sum.dim_IntList),
     }
 )
@@ -54,6 +56,20 @@ def _forward(node: Any, value: Any, results: set[Any]) -> None:
     node.replace_all_uses_with(value, delete_user_cb=reads)
     if alone and node in results:
         results.add(value)
+
+
+def _copy(node: Any, results: set[Any]) -> None:
+    """Let the readers of a copy read the value, which nothing changes: not where both are handed out, nor where the copy lies otherwise."""
+    base = node.args[0]
+    copied, value = node.meta["val"], base.meta["val"]
+    if base.op != "call_function" or is_view(base.target) or _is_handed_out(base, results) or copied.is_conj() != value.is_conj():
+        return
+    if [*map(str, copied.stride())] == [*map(str, value.stride())]:
+        _forward(node, base, results)
+
+
+def _is_handed_out(value: Any, results: set[Any]) -> bool:
+    return value in results or any(is_view(user.target) and _is_handed_out(user, results) for user in value.users if user.op == "call_function")
 
 
 def _transposition(node: Any) -> list[int] | None:
