@@ -228,7 +228,12 @@ def _function(target: Any) -> Any:
     if schema is None:
         return target
     space, name = schema.name.split("::")
-    if space == "aten" and not any("?[]" in str(item.type) or str(item.type) == "List[Optional[Tensor]]" for item in schema.arguments):
+    if space == "aten" and not any(
+        "?[]" in str(item.type)
+        or str(item.type) == "List[Optional[Tensor]]"
+        or (item.name == "reduction" and item.has_default_value())  # torch's function for Python takes 0, none, for the schema's mean
+        for item in schema.arguments
+    ):
         if name in ("view", "_unsafe_view") and target._overloadname == "default":
             return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
         for owner in (torch, torch.nn.functional, torch.Tensor):
