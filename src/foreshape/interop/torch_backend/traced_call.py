@@ -9,7 +9,8 @@ from functools import partial
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
-from foreshape.core.spec import Spec
+from foreshape.core.spec import LOD_TENSOR, DType, Spec
+from foreshape.core.values.torch_types import torch_dtype
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
@@ -88,6 +89,15 @@ class TracedCall:
         )
         kernel = FusedKernel(name, call, written, effects, partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None)
         return TorchFunction(kernel, results, None if places and len(traced) == 1 else places, len(traced), work_of_node(self.node))
+
+    def number(self, element: DType) -> TorchFunction:
+        """Return the function of the record, with the number it gives as a tensor.
+
+        Args:
+            element: the type of the tensor.
+        """
+        call = CallRecord(NamedConstant("number_", partial(_number_tensor, self.node.target, torch_dtype(element))), self.arguments, self.keywords)
+        return TorchFunction(FusedKernel("number", call), (Spec(LOD_TENSOR, element, ()),), None, 1)
 
     def _written(self, name: str, operand: int) -> Part:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
@@ -178,6 +188,10 @@ class _Flat:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> list[Any]:
         return pytree().tree_flatten(self.function(*arguments, **keywords))[0]
+
+
+def _number_tensor(function: Any, dtype: Any, *arguments: Any, **keywords: Any) -> Any:
+    return torch.scalar_tensor(function(*arguments, **keywords), dtype=dtype)
 
 
 def is_view(target: Any) -> bool:
