@@ -370,6 +370,46 @@ def test_hooks_of_all_modules(with_loss):
         torch.testing.assert_close(got[name], parameter.grad)
 
 
+def with_hook(how, x):
+    """Put a hook on a tensor that only an example with a gradient has one of."""
+    if how == "tensor" and x.requires_grad:
+        x.register_hook(lambda g: g * 3)
+    return x
+
+
+class OfInputs(nn.Module):
+    """What becomes of the gradient of its input depends on there being one."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.layer = how, nn.Linear(3, 1)
+        if how == "module":
+            self.layer.register_full_backward_hook(lambda m, i, o: tuple(None if g is None else g * 5 for g in i))
+
+    def forward(self, x):
+        if self.how == "inner":  # with a copy cut off before the input itself is read
+            weight = self.layer.weight
+            (slope,) = torch.autograd.grad((weight.tanh() * x.detach()).sum() + (weight * x).sum(), weight, create_graph=True)
+            return slope.square().sum() + self.layer(x).sum()
+        x = Asks.apply(x * 1, x) if self.how == "function" else with_hook(self.how, x * 1)
+        return self.layer(x).sin().sum()
+
+
+@pytest.mark.filterwarnings("error::foreshape.ForeshapeWarning")
+@pytest.mark.parametrize("how", ["function", "module", "tensor", "inner"])
+def test_gradients_of_inputs_without_one_in_the_example(how):
+    torch.manual_seed(0)
+    net, x = OfInputs(how), torch.randn(5, 3)
+    module = fs.to_torch(fs.from_torch(net, x))
+    outcomes = []
+    for call in (net, module):
+        given = x.clone().requires_grad_()
+        call(given).backward()
+        outcomes.append([given.grad, *(p.grad for p in call.parameters() if p.grad is not None)])
+    for got, want in zip(*reversed(outcomes), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
 def refused_or_told(net, words):
     """Check that a network comes over with a warning, or that its gradient is refused."""
     x = torch.randn(5, 3)

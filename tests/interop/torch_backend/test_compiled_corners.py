@@ -142,6 +142,47 @@ def test_sizes_that_only_a_run_tells_and_numbers_alone() -> None:
                 same(got, want)
 
 
+def lengths(x: Any) -> Any:
+    """A truth about sizes, a stride, the size of complex numbers and a size computed from values."""
+    torch._check(x.shape[0] > 2)
+    n = (x > 0).sum().item()
+    spectrum = torch.fft.rfft(x.t())
+    return x.as_strided((x.shape[0],), (x.stride(0),)) * n, x.new_ones(n).cumsum(0), spectrum.reshape(-1)[: spectrum.shape[1]].abs() * spectrum.shape[1]
+
+
+@pytest.mark.filterwarnings("error::foreshape.ForeshapeWarning")
+def test_numbers_of_graphs_have_forms() -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(lengths, backend="foreshape", dynamic=True, fullgraph=True)
+        for sizes in ((4, 6), (5, 8), (7, 4)):
+            for x in (torch.randn(*sizes), torch.randn(*sizes[::-1]).t()):
+                for got, want in zip(compiled(x), lengths(x), strict=True):
+                    same(got, want)
+
+
+def test_a_false_truth_about_sizes_stops_the_run_with_torchs_words() -> None:
+    def graph(x: Any) -> Any:
+        n = (x > 0).sum().item()
+        torch._check(n != 3, lambda: "three of them")
+        return x.new_ones(n) * 2
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(graph, backend="foreshape", fullgraph=True)
+        same(compiled(torch.tensor([1.0, -1.0])), torch.full((1,), 2.0))
+        with pytest.raises(RuntimeError):
+            compiled(torch.ones(3))
+
+
+@pytest.mark.parametrize("loss", [F.binary_cross_entropy_with_logits, F.binary_cross_entropy, F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_losses_left_to_their_default_are_means(loss: Any) -> None:
+    def graph(x: Any, w: Any) -> Any:
+        return loss((x @ w).sigmoid(), x.sigmoid())
+
+    x, w = torch.randn(4, 5), torch.randn(5, 5)
+    for got, want in zip(outcome(torch.compile(graph, backend="foreshape"), x, w), outcome(graph, x, w), strict=True):
+        same(got, want)
+
+
 def test_copies_of_a_value_go_to_its_later_readers_alone() -> None:
     """An operator of the chain that gives a value again has readers in the backward pass before those of the value."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support.compiled_modules import MODULES
+from support.more_compiled_modules import MORE_MODULES
 from torch.utils._pytree import tree_flatten
 
 import foreshape as fs
@@ -51,11 +52,11 @@ def storages(values: list[Any]) -> list[int]:
     return [places.index(place) for place in places]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, *(pytest.param(name, marks=pytest.mark.long) for name in MORE_MODULES)])
 def test_training_and_evaluation_are_eagers(name: str) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    network, inputs = MODULES[name]()
+    network, inputs = (MODULES.get(name) or MORE_MODULES[name])()
     reference = copy.deepcopy(network)
     compiled = torch.compile(network, backend="foreshape")
     for number, batch in enumerate((4, 4, 7, 3)):

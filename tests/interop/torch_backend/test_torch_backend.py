@@ -152,6 +152,37 @@ def test_a_module_compiled_in_place_and_one_of_the_same_class_have_reports() -> 
         assert len(fs.torch_report(network).graphs) == 1
 
 
+def test_the_report_tells_what_torch_leaves_to_python() -> None:
+    class Halting(nn.Module):
+        def forward(self, x: Any) -> Any:
+            for _ in range(2):
+                x = x.sin() * x.sum().item()
+            return x
+
+    compiled = torch.compile(nn.Sequential(Halting()), backend="foreshape")
+    compiled(torch.ones(3))
+    report = fs.torch_report(compiled)
+    (code,) = report.skipped
+    assert "item()" in code.reason and code.site.source_line() == "x = x.sin() * x.sum().item()"
+    assert "no graph of forward, which torch leaves to Python at x = x.sin()" in str(report)
+    torch._dynamo.reset()
+    compiled = torch.compile(nn.Sequential(Halting(), nn.ReLU()), backend="foreshape")
+    with pytest.raises(fs.SchemaError, match="call the network once"):
+        fs.torch_report(compiled)
+
+
+def test_a_gradient_within_the_forward_pass_is_traced_as_torch_is_told() -> None:
+    network, x = Physics(), torch.randn(4, 2)
+    reference = copy.deepcopy(network)
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        compiled = torch.compile(network, backend="foreshape")
+        compiled(x).square().sum().backward()
+    assert any("tanh_backward" in str(graph.programs()[0]) for graph in fs.torch_report(compiled).graphs)
+    reference(x).square().sum().backward()
+    for p, q in zip(network.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_wrong_calls_of_the_report_are_refused() -> None:
     with pytest.raises(fs.SchemaError, match="seen Linear"):
         fs.torch_report(nn.Linear(2, 2))

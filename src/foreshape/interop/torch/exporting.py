@@ -16,7 +16,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from foreshape.errors import SchemaError
@@ -60,7 +60,7 @@ class TracedGraph(NamedTuple):
 
     ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch. ``reads``: the lines of its code
     that ask whether it is trained. ``changes``: of Python's objects by its code in a call. ``drew``: generators of Python or NumPy drew meanwhile.
-    ``loops``: over open sizes, to be rolled up. ``notes``: what its code does in torch alone, in words.
+    ``loops``: over open sizes, to be rolled up. ``notes``: what its code does in torch alone, in words. ``asked``: as of `TracedGradients`.
     """
 
     program: Any
@@ -71,6 +71,7 @@ class TracedGraph(NamedTuple):
     loops: Sequence[OpenLoop] = ()
     notes: Sequence[str] = ()
     drew: bool = False
+    asked: bool = False
 
 
 @one_at_a_time
@@ -122,7 +123,8 @@ def export(
             except Exception:
                 asks_traced, asks_loops = asks_traced or bool(asked_mode), asks_loops or met.asked
                 raise
-        return made._replace(reads=tuple(reads), loops=tuple(met.met), notes=tuple(gradients.notes), drew=generators() != drawn), lines
+        graph = made._replace(reads=tuple(reads), loops=tuple(met.met), notes=tuple(gradients.notes), drew=generators() != drawn, asked=gradients.asked)
+        return graph, lines
 
     for times, traced in [*((times, True) for times in larger), *((times, False) for times in larger)]:
         if not traced and (found is not None or not asks_traced):
@@ -142,6 +144,10 @@ def export(
         return export(module, inputs, axes, bounds, settle, larger, False, more, inner)
     if found is None:
         raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
+    if found.asked and any(map(_may_require_gradient, leaves)):
+        with suppress(SchemaError):  # a network that changes an input, as one with a gradient may not be
+            differentiable = [leaf.detach().requires_grad_() if _may_require_gradient(leaf) else leaf for leaf in leaves]
+            return export(module, pytree().tree_unflatten(differentiable, tree), axes, bounds, settle, larger, loops, more, inner)
     for lines, words, way in zip(asked, ("values are finite", "a size decided by values is zero"), ("finite ones", "others"), strict=False):
         if lines:
             places = ", ".join(f"{file}:{line}" for file, line in lines)
@@ -152,6 +158,10 @@ def export(
             module(*inputs)
         return export(module, inputs, axes, bounds, False, larger, loops, more, inner)
     return found
+
+
+def _may_require_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()) and not leaf.requires_grad
 
 
 def _rolls(found: TracedGraph, again: Callable[[], Any]) -> bool:

@@ -31,20 +31,20 @@ class _TracedTensors:
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
-        self._ids: set[int] = set()
+        self._objects: dict[int, Any] = {}
         self.device: Any = torch.device("cpu")
 
     def note(self, value: Any) -> None:
-        """Note the results of an operator."""
+        """Note the results of an operator, which live as long as the trace."""
         for tensor in pytree().tree_leaves(value):
             if isinstance(tensor, torch.Tensor):
                 self._known.setdefault(_identity(tensor), tensor)
-                self._ids.add(id(tensor))
+                self._objects[id(tensor)] = tensor
                 self.device = tensor.device
 
     def own(self, tensor: Any) -> Any:
-        """Return the tensor of the trace with the identity of this one, else itself."""
-        return tensor if id(tensor) in self._ids else self._known.get(_identity(tensor), tensor)
+        """Return the tensor of the trace with the identity of this one, else itself, as an input, which is then another one than its detached copies."""
+        return tensor if id(tensor) in self._objects else self._known.setdefault(_identity(tensor), tensor)
 
 
 def _identity(tensor: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from foreshape.core.values.torch_private import private
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.inner_gradients import InnerGradientAsked, computed_inside, inner_gradients
-from foreshape.interop.torch.node_sites import calling_site
+from foreshape.interop.torch.node_sites import calling_site, of_torch
 from foreshape.interop.torch.recorded_loops import LongLoop
 from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import defined_operators, is_of, own_operators, torch
@@ -30,6 +30,7 @@ Backward = Callable[[list[Any]], Sequence[Any]]
 """Returns the gradients of some tensors, None for none, from the ones of the results."""
 _MODE: Final[Any] = importlib.import_module("torch.overrides").TorchFunctionMode
 _FUNCTIONS: Final[Any] = importlib.import_module("torch.autograd.function")
+_REQUIRES_GRAD: Final[Any] = torch.Tensor.requires_grad.__get__
 _OF_MODULES: Final[Any] = importlib.import_module("torch.nn.modules._functions").BackwardHookFunction
 
 
@@ -55,10 +56,11 @@ class TracedGradients:
         notes: hooks called in torch alone, in words, each with its line.
         inputs: the id of a module's hooks in a call -> its inputs.
         inner: gradients within the forward pass are traced, by `inner_gradients`.
+        asked: the code of the network, or of a gradient of its own, depends on what requires a gradient, and a tensor met there requires none.
     """
 
     def __init__(self, inner: bool = False) -> None:
-        self.inner = inner
+        self.inner, self.asked = inner, False
         self.notes: dict[str, None] = {}
         self.inputs: dict[int, list[Any]] = {}
 
@@ -202,6 +204,7 @@ def _backward_of(function: Any) -> Any:
 def _applied(told: TracedGradients, before: Any, function: Any, given: Sequence[Any]) -> Any:
     """Return the results of a Function in a trace. Gradients within the trace, as of torch.autograd.grad, call its own backward."""
     ctx = _TracedContext(given)
+    told.asked |= not all(ctx.needs_input_grad[n] for n, one in enumerate(given) if _is_differentiable(one))
     line = call_site(calling_site())
     subject = f"the autograd.Function {function.__name__}{'' if line is None else f' at {line.short()}'}"
 
@@ -269,9 +272,19 @@ class _TensorHooks(_MODE):
             subject = f"the tensor at {'a line of torch' if site is None else site.short()}"
             _hook(self.told, args[0], hooks, subject)
             out.remove = _refusal(f"the hook {', '.join(map(_place, hooks))} on {subject} is removed again in the forward pass: put it on where it acts alone")
+        elif func == _REQUIRES_GRAD and not out and _is_differentiable(args[0]) and torch.is_grad_enabled():
+            self.told.asked |= _is_asked_by_network()
         elif func is torch.Tensor.register_post_accumulate_grad_hook:
             self.told.note("a hook behind the sum of a gradient (register_post_accumulate_grad_hook) is not called")
         return out
+
+
+def _is_asked_by_network() -> bool:
+    """Tell whether the function called by a mode of torch is called by the network's own code."""
+    frame: Any = inspect.currentframe()
+    while frame.f_code.co_name in ("_is_asked_by_network", "__torch_function__"):
+        frame = frame.f_back
+    return not of_torch(frame.f_code.co_filename)
 
 
 def _refusal(words: str) -> Callable[..., None]:
@@ -333,6 +346,7 @@ def _hooks_of_inputs(told: TracedGradients, hooks: Any, results: Sequence[Any], 
     """Record the hooks of a module on the gradients of its inputs."""
     known = told.inputs.pop(id(hooks), None)
     if known is None:
+        told.asked = True
         return
     _, packed, xs, at, places = known
 

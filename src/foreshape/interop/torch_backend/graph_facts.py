@@ -11,8 +11,10 @@ from weakref import WeakKeyDictionary, ref
 
 from foreshape.errors import MemoryPlanError
 from foreshape.interop.torch.node_sites import of_torch
+from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch_backend.graph_step import CompiledGraph
 from foreshape.interop.torch_backend.recomputed import Recomputed
+from foreshape.interop.torch_backend.skipped_code import SkippedCode, forget_skipped, skipped_among
 from foreshape.language.program import Program
 from foreshape.language.program.call_site import CallSite
 
@@ -108,10 +110,11 @@ def forget_all() -> None:
     """Empty the lists, as torch forgets all graphs."""
     _BY_CONTEXT.clear()
     _BY_CODE.clear()
+    forget_skipped()
 
 
-def records_of(compiled: Any) -> list[GraphFacts] | None:
-    """Return the records of a result of ``torch.compile``, or of a module compiled in place; None where it is neither."""
+def records_of(compiled: Any) -> tuple[list[GraphFacts], list[SkippedCode]] | None:
+    """Return the records of a result of ``torch.compile``, or of a module compiled in place, and what torch left to Python; None where it is neither."""
     function = getattr(compiled, "_compiled_call_impl", None) or getattr(compiled, "forward", compiled)
     names: Sequence[str] = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells: Sequence[Any] = getattr(function, "__closure__", None) or ()
@@ -120,7 +123,8 @@ def records_of(compiled: Any) -> list[GraphFacts] | None:
         return None
     code = _code_of(closure["fn"])
     listed = _BY_CONTEXT.get(closure["self"]) or (_BY_CODE.get(code) if code is not None else None) or []
-    return [record for entry in listed if (record := entry()) is not None]
+    codes = [code, *(_code_of(part.forward) for part in (compiled.modules() if isinstance(compiled, torch.nn.Module) else ()))]
+    return [record for entry in listed if (record := entry()) is not None], skipped_among([item for item in codes if item is not None])
 
 
 def _code_of(function: Any) -> Any:

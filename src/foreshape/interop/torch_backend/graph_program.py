@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Sequence
-from functools import partial, reduce
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from foreshape import layer
 from foreshape.core.dims import Size, symbol
@@ -13,7 +11,7 @@ from foreshape.core.spec import FP64, INT64, LOD_TENSOR, Spec
 from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import NodeLines, path_of
-from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, compute, float_variable, host_number
+from foreshape.interop.torch.open_size import Compared, OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
 from foreshape.interop.torch.traced_guards import size_of_expression
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.interop.torch_backend.torch_operator import TorchFunction, TorchOperator, TorchRandomOperator
@@ -145,7 +143,8 @@ class GraphProgram:
                     if argument.op == "call_function" and not is_declared_view(_maker(argument).target):
                         self.unaliased.add(len(self.fetches))
                     if not isinstance(value, Variable):
-                        self.numbers[len(self.fetches)] = int if isinstance(value, OpenSize) else float
+                        truth = isinstance(argument.meta["val"], torch.SymBool)
+                        self.numbers[len(self.fetches)] = bool if truth else int if isinstance(value, OpenSize) else float
                         value = layer.assign(value.variable if isinstance(value, OpenSize) else float_variable(value))
                     self.fetches.append(value.name)
                 self.results.append(GraphResult(fetch=places[argument]))
@@ -161,32 +160,26 @@ class GraphProgram:
         if INTO in node.meta and target is torch.ops.aten.copy_.default:
             return arguments[0]
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (value is None and not any(isinstance(v, Variable) for v in _leaves(arguments))):
-            number = self._number(node, arguments, value)
-            if number is not _NOT_A_NUMBER:
+        is_number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        if (is_number or value is None) and not any(isinstance(item, Variable) for item in _leaves(arguments)):
+            number = host_number(node.target, arguments)
+            if not isinstance(number, (Untold, Compared)):
                 return number
-        return self._by_torch(node, value)
+        return self._number_by_torch(node, value) if is_number else self._by_torch(node, value)
 
-    def _number(self, node: Any, arguments: Sequence[Any], value: Any) -> Any:
-        """Return a number of sizes."""
-        if getattr(node.target, "_schema", None) is not None:
-            name = node.target._schema.name
-            if isinstance(value, torch.SymInt) and isinstance(arguments[0], Variable) and name in ("aten::sym_size", "aten::size"):
-                return self._dim_of(arguments[0], arguments[1])
-            if isinstance(value, torch.SymInt) and name == "aten::sym_numel":
-                dims = [self._dim_of(arguments[0], axis) for axis in range(len(arguments[0].spec.known_dims))]
-                return reduce(partial(compute, operator.mul), dims, 1)
-            if any(isinstance(item, Variable) for item in _leaves(arguments)):
-                return _NOT_A_NUMBER
-        number = host_number(node.target, arguments)
-        if isinstance(number, Untold):
-            raise SchemaError(f"{node.name} is {number.reason}, which has no form here")
-        return number
-
-    @staticmethod
-    def _dim_of(x: Variable, axis: int) -> Any:
-        size = x.spec.known_dims[axis]
-        return size if isinstance(size, int) else OpenSize(size, lambda: layer.cast(layer.slice(layer.shape(x), [0], [axis], [axis + 1]), INT64))
+    def _number_by_torch(self, node: Any, value: Any) -> OpenSize | OpenFloat:
+        """Write a node of a number as a call of torch's own function, its result as a tensor; return the number: of a truth 0 or 1."""
+        call = TracedCall(node, self._value, self.exact)
+        function = call.number(FP64 if isinstance(value, torch.SymFloat) else INT64)
+        self.functions.append(function)
+        inputs = {"X": call.tensors, "Sizes": call.sizes}
+        name = self.program.unique_name(node.name)
+        block = current_block()
+        block.append_op(TorchOperator.type, inputs, {"Out": [name]}, {"call": call.words, "function": function.number})
+        variable = block.vars[name]
+        if isinstance(value, torch.SymFloat):
+            return OpenFloat(variable)
+        return OpenSize(self._size(value) if isinstance(value, torch.SymInt) else None, lambda: layer.reshape(variable, [1]))
 
     def _by_torch(self, node: Any, value: Any) -> Any:
         """Write a node as a call of torch's own kernel; return its results."""
@@ -249,11 +242,8 @@ def _untold_sizes(graph: Any) -> dict[Any, Size]:
     return {expression: symbol(f"d{index}") for index, expression in enumerate(expressions) if not expression.free_symbols <= symbols}
 
 
-_NOT_A_NUMBER: Final = object()
-
-
 def _maker(node: Any) -> Any:
-    """Return the node of the call that gives a value, alone or among others."""
+    """Return the node of the call of a value, alone or among others."""
     return node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
 
 

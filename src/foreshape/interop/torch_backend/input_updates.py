@@ -12,7 +12,7 @@ _ATEN: Final[Any] = torch.ops.aten
 
 
 class _ChainOfCalls(NamedTuple):
-    """Calls that change inputs in turn.
+    """Calls changing inputs in turn.
 
     Attributes:
         nodes: of the calls, the first one first.
@@ -24,7 +24,7 @@ class _ChainOfCalls(NamedTuple):
 
 
 def move_updates(graph: Any) -> None:
-    """Move the copies at the end of a joint graph that belong to the forward pass behind its last node."""
+    """Move the forward pass's copies from the end of a joint graph behind the last forward node."""
     forward = [node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_forward"]
     for node in [*graph.nodes]:
         if node.target is _ATEN.copy_.default and node.meta.get("partitioner_tag") == "must_be_in_forward" and forward:
@@ -41,7 +41,7 @@ def without_unread_state(graph: Any) -> None:
 
 
 def write_updates(graph: Any) -> None:
-    """Mark the calls that may write into inputs, and the copies that need not run then: torch still runs the graph as it is."""
+    """Mark the calls for writing into inputs, and the copies needless then: torch still runs the graph as it is."""
     for node in graph.nodes:
         if node.target is _ATEN.copy_.default and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
@@ -75,7 +75,7 @@ def _changed_results(maker: Any, copies: Collection[Any]) -> list[Any]:
 
 
 def _update(maker: Any, inputs: tuple[Any, ...]) -> _ChainOfCalls | None:
-    """Return the calls that compute new values of inputs out of these themselves; None if there are others among them."""
+    """Return the calls for new values of inputs out of these themselves; None if there are others among them."""
     if any(_form(value) != _form(p) for value, p in zip(_results(maker, len(inputs)), inputs, strict=True)):
         return None
     if maker.target is NORM:

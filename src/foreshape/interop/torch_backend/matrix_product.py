@@ -23,7 +23,7 @@ class ProductKernel(NamedTuple):
 
 
 def matrix_product(node: Any, value: Callable[[Any], Any]) -> ProductKernel | None:
-    """Return the function for a node; None where torch's own is to run, as for other nodes, and for products that are too small.
+    """Return the function for a node; None where torch's own is to run, as for other nodes, and for small products.
 
     Args:
         node: of a graph.

@@ -8,6 +8,8 @@ from foreshape.compiler.memory import byte_text
 from foreshape.core.pictures.markup import card, cut, preformatted
 from foreshape.errors import MemoryPlanError, SchemaError, ShapeError
 from foreshape.interop.torch_backend.graph_facts import GraphFacts, records_of
+from foreshape.interop.torch_backend.skipped_code import SkippedCode
+from foreshape.language.program.call_site import CallSite
 
 _WIDTH: Final = 160
 _SHOWN: Final = 6
@@ -19,16 +21,19 @@ class TorchReport:
 
     Attributes:
         graphs: one record for each graph and each compilation of it, in the order of their compilation.
+        skipped: functions without a graph, which torch leaves to Python.
     """
 
-    def __init__(self, graphs: list[GraphFacts]) -> None:
-        self.graphs = graphs
+    def __init__(self, graphs: list[GraphFacts], skipped: list[SkippedCode]) -> None:
+        self.graphs, self.skipped = graphs, skipped
 
     def __str__(self) -> str:
         breaks = sum(bool(graph.ended) for graph in self.graphs)
         lines = [f"{_count(len(self.graphs), 'graph')}, {_count(breaks, 'break')} in the code"]
         for graph in self.graphs:
             lines += _graph_lines(graph)
+        for code in self.skipped:
+            lines += [f"no graph of {code.site.function}, which torch leaves to Python{_place(code.site)}", *_reason_lines(code.reason)]
         return "\n".join(cut(line, _WIDTH) for line in lines)
 
     __repr__ = __str__
@@ -66,10 +71,16 @@ def _graph_lines(graph: GraphFacts) -> list[str]:
         lines.append("  not torch's own operators, run as they are: " + ", ".join(f"{name} {count}" for name, count in [*foreign.items()][:_SHOWN]))
     lines += [f"  by eager torch: {cut(words, _WIDTH)}" for words in graph.by_eager]
     if graph.ended:
-        place = "" if graph.site is None else f" at {graph.site.source_line() or graph.site.function}    {graph.site.short()}"
-        lines.append(f"  ended{place}")
-        lines += [f"    {line}" for line in graph.ended.splitlines() if line.strip()]
+        lines += [f"  ended{'' if graph.site is None else _place(graph.site)}", *_reason_lines(graph.ended)]
     return lines
+
+
+def _place(site: CallSite) -> str:
+    return f" at {site.source_line() or site.function}    {site.short()}"
+
+
+def _reason_lines(reason: str) -> list[str]:
+    return [f"    {line}" for line in reason.splitlines() if line.strip()]
 
 
 def torch_report(network: Any) -> TorchReport:
@@ -84,6 +95,6 @@ def torch_report(network: Any) -> TorchReport:
     records = records_of(network)
     if records is None:
         raise SchemaError(f'a report is of what torch.compile(network, backend="foreshape") returned; seen {type(network).__name__}')
-    if not records:
+    if not any(records):
         raise SchemaError('there is no graph of it yet: call the network once, and compile it with backend="foreshape"')
-    return TorchReport(records)
+    return TorchReport(*records)

@@ -59,7 +59,7 @@ def _forward(node: Any, value: Any, results: set[Any]) -> None:
 
 
 def _copy(node: Any, results: set[Any]) -> None:
-    """Let the readers of a copy read the value, which nothing changes: not where both are handed out, nor where the copy lies otherwise."""
+    """Let the readers of a copy read the value; nothing changes it. Not where both are handed out, nor where the copy lies otherwise."""
     base = node.args[0]
     copied, value = node.meta["val"], base.meta["val"]
     if base.op != "call_function" or is_view(base.target) or _is_handed_out(base, results) or copied.is_conj() != value.is_conj():

@@ -9,7 +9,8 @@ from functools import partial
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
-from foreshape.core.spec import Spec
+from foreshape.core.spec import LOD_TENSOR, DType, Spec
+from foreshape.core.values.torch_types import torch_dtype
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
@@ -31,6 +32,8 @@ NORM_STATE: Final = 3, 4
 """Their places among its results, as among its arguments."""
 INTO: Final = "foreshape_into"
 """The mark of a call with its results in the memory of its operands, among the facts of a node."""
+_WORK: Final = "foreshape_work"
+"""The place of its multiplications among the facts of a node."""
 _HIDDEN_VIEWS: Final = frozenset(
     f"aten::{name}" for name in ("_unsafe_view", "_reshape_alias", "lift", "lift_fresh", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")
 )
@@ -114,6 +117,15 @@ class TracedCall:
             return {place: _place(self.value(node.args[place]), self.tensors) for place in NORM_STATE}
         first = node.args[0]
         return {place: _place(self.value(item), self.tensors) for place, item in enumerate(first if is_list(first) else [first])}
+
+    def number(self, element: DType) -> TorchFunction:
+        """Return the function of the record, with the number it gives as a tensor.
+
+        Args:
+            element: the type of the tensor.
+        """
+        call = CallRecord(NamedConstant("number_", partial(_number_tensor, self.node.target, torch_dtype(element))), self.arguments, self.keywords)
+        return TorchFunction(FusedKernel("number", call), (Spec(LOD_TENSOR, element, ()),), None, 1)
 
     def _written(self, name: str, operand: int) -> Part:
         """Return the record of the call with its result in the memory of an operand; None for an operator without such a variant."""
@@ -236,6 +248,10 @@ def in_place_variant(target: Any) -> Any:
     return None if schema is None or schema.is_mutable else _variant(target, f"{schema.name.removeprefix('aten::')}_")
 
 
+def _number_tensor(function: Any, dtype: Any, *arguments: Any, **keywords: Any) -> Any:
+    return torch.scalar_tensor(function(*arguments, **keywords), dtype=dtype)
+
+
 def is_view(target: Any) -> bool:
     """Tell whether results of an operator may lie in the memory of its first tensor."""
     schema = getattr(target, "_schema", None)
@@ -284,7 +300,12 @@ def _function(target: Any) -> Any:
     if schema is None:
         return target
     space, name = schema.name.split("::")
-    if space == "aten" and not any("?[]" in str(item.type) or str(item.type) == "List[Optional[Tensor]]" for item in schema.arguments):
+    if space == "aten" and not any(
+        "?[]" in str(item.type)
+        or str(item.type) == "List[Optional[Tensor]]"
+        or (item.name == "reduction" and item.has_default_value())  # torch's function for Python takes 0, none, for the schema's mean
+        for item in schema.arguments
+    ):
         if name in ("view", "_unsafe_view") and target._overloadname == "default":
             return torch.reshape  # the same where a view can be; values of other layouts than traced are copied
         for owner in (torch, torch.nn.functional, torch.Tensor):
@@ -308,6 +329,12 @@ def _variant(target: Any, name: str) -> Any:
 
 def work_of_node(node: Any) -> int | None:
     """Return the multiplications of a node, by torch's own formulas, at the sizes of the example; None where it has none."""
+    if _WORK not in node.meta:
+        node.meta[_WORK] = _work(node)
+    return node.meta[_WORK]
+
+
+def _work(node: Any) -> int | None:
     counter: Any = importlib.import_module("torch.utils.flop_counter")
     formula = counter.flop_registry.get(getattr(node.target, "_overloadpacket", None))
     if formula is None:
