@@ -10,7 +10,8 @@ import pytest
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """The address of a cluster with two processors, joined by this process."""
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()

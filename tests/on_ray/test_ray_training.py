@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_what_does_not_fit_is_not_begun(address: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 1_000_000), np.float32))
     with pytest.raises(fs.MemoryPlanError, match=r"rank 0 on \S+: .* TiB are needed, and .* are there"):
         fs.send(fs.job(cost, {"x": "x.npy"}), to=fs.ray_cluster(1, folder=tmp_path), progress=False)
-    with pytest.raises(fs.ExecutionError, match="there is no room for 3 ranks of 1 processors each within 0.1 s; the machines have room for 2"):
+    with pytest.raises(fs.ExecutionError, match=r"there is no room for 3 ranks of 1 processors each within 0.1 s; the machines have room for 2"):
         fs.send(fs.job(cost, {"x": "x.npy"}), to=fs.ray_cluster(3, folder=tmp_path, patience=0.1), progress=False)
 
 
@@ -144,7 +145,7 @@ def test_shards_of_a_parquet_file_of_ray_data(address: str, tmp_path: Path) -> N
 
     cost, data = described(dropout=0)
     offsets = np.concatenate([[0], np.cumsum(data["words"].sequence_lengths[0])])
-    rows = {"x": list(data["x"]), "y": data["y"][:, 0], "words": [data["words"].data[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]}
+    rows = {"x": list(data["x"]), "y": data["y"][:, 0], "words": [data["words"].data[a:b] for a, b in pairwise(offsets)]}
     pandas.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 20, "progress": False, "optimizer": fs.optimizer.SGD(0.1)}
     scopes = [fs.Scope(), fs.Scope()]

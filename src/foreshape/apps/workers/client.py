@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from foreshape.apps.training import History
+from foreshape.apps.training import History, interrupted
 from foreshape.apps.training.program import persistables
 from foreshape.apps.training.progress import Quiet, shown
-from foreshape.apps.workers.cluster import RayCluster, joined_ray, ray_cluster
+from foreshape.apps.workers.cluster import RayCluster, first_line, joined_ray, ray_cluster
 from foreshape.apps.workers.controller import Controller
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.prepare import Inputs, load_inferred
@@ -78,7 +78,7 @@ class Sent:
     _controller: Any = field(default=None, repr=False)
     _outcome: Any = field(default=None, repr=False)
     _epoch: int = field(default=0, repr=False)
-    """The number of the last epoch given to the callbacks."""
+    """The number of the last finished epoch."""
 
     def begin(
         self, agree: Callable[[list[Reply]], bool] | None, show_replies: Callable[[list[Reply]], object], inputs: Inputs | None = None,
@@ -90,8 +90,7 @@ class Sent:
         try:
             refs = [[] if value is None else [ray.put(value)] for value in (inputs, values)]
         except ray.exceptions.RayError as error:
-            words = str(error).strip().splitlines()[0]
-            raise ExecutionError(f"the data do not fit into the object store of Ray: give paths of files, or a larger store: {words}") from error
+            raise ExecutionError(f"the data do not fit into the object store of Ray: give paths of files, or a larger store: {first_line(error)}") from error
         self._controller = actor.remote(self.cluster, self.job.to_bytes(), *refs, list(datasets), self.brings)
         try:
             self.replies = self._answer(self._controller.prepare.options(concurrency_group="run").remote())
@@ -121,7 +120,12 @@ class Sent:
                     self._tell()
                 self._tell()
             outcome: Outcome = self._answer(self._outcome)
-        finally:  # of Ctrl-C, too: the ranks end with their controller
+        except KeyboardInterrupt as interrupt:
+            keep = self.job.checkpoint
+            kept = "nothing on disk; give checkpoint= to go on later" if keep is None else f"checkpoints in {keep.folder}; the same goes on from there"
+            interrupted.end_in(interrupt, f"interrupted in epoch {self._epoch + 1}; the ranks on Ray have ended\nkept: {kept}")
+            raise
+        finally:  # of an interrupt, too: the ranks end with their controller
             self._kill()
         if outcome.error is not None:
             raise outcome.error
@@ -156,7 +160,7 @@ class Sent:
         except self._ray.exceptions.RayTaskError as error:  # of a method of ours
             raise (error.cause if isinstance(error.cause, ExecutionError) else error) from None
         except self._ray.exceptions.RayError as error:
-            raise ExecutionError(f"the controller of the run is lost: {str(error).strip().splitlines()[0]}") from error
+            raise ExecutionError(f"the controller of the run is lost: {first_line(error)}") from error
 
     def _kill(self) -> None:
         with suppress(self._ray.exceptions.RayError):  # it may be lost already, with its ranks

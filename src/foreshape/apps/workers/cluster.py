@@ -78,10 +78,15 @@ def joined_ray(address: str | None) -> Any:
     ray = ray_package()
     if not ray.is_initialized():
         alone = address is None and "RAY_ADDRESS" not in os.environ
-        settings: dict[str, Any] = {"include_dashboard": False} if alone else {"address": address}
+        settings: dict[str, Any] = {"address": "local", "include_dashboard": False} if alone else {"address": address}
         try:
             ray.init(log_to_driver=False, logging_level="ERROR", **settings)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             place = "here" if alone else f"at {address or os.environ.get('RAY_ADDRESS')}"
-            raise ExecutionError(f"there is no Ray cluster {place}: {str(error).strip().partition(chr(10))[0][:300]}") from error
+            raise ExecutionError(f"there is no Ray cluster {place}: {first_line(error)}") from error
     return ray
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error of Ray's, which may have a page."""
+    return str(error).strip().partition("\n")[0].rstrip(".:")[:300]

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from foreshape.apps.training import History
-from foreshape.apps.workers.cluster import RayCluster, ray_package
+from foreshape.apps.workers.cluster import RayCluster, first_line, ray_package
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.rank import Outcome, Place, Rank
 from foreshape.apps.workers.reply import Reply, obstacles, too_much
@@ -53,7 +53,7 @@ class Controller:
         """Place as many ranks as wanted, and return their answers to the job.
 
         Raises:
-            ExecutionError: there is no room for them.
+            ExecutionError: there is no room for them, or one is lost.
         """
         room = self._room()
         self._wanted = self._cluster.workers or room
@@ -63,7 +63,10 @@ class Controller:
                 f"there is no room for {self._wanted or 1} ranks of {needs} each within {self._cluster.patience:g} s; the machines have room for {room}, "
                 "if nothing else runs there"
             )
-        return self._replies()
+        try:
+            return self._replies()
+        except self._ray.exceptions.RayActorError as error:
+            raise ExecutionError(f"a rank is gone before the training has begun: {first_line(error)}") from None
 
     def run(self) -> Outcome:
         """Train to the end, through as many losses as allowed."""
@@ -72,9 +75,12 @@ class Controller:
             for _ in range(self._cluster.restarts):
                 if outcome is not None:
                     break
-                if words := self._again(lost):
-                    return Outcome(History(), error=RankError(f"{lost}; the training does not go on: {words}"))
-                outcome, lost = self._train()
+                try:
+                    if words := self._again(lost):
+                        return Outcome(History(), error=RankError(f"{lost}; the training does not go on: {words}"))
+                    outcome, lost = self._train()
+                except self._ray.exceptions.RayActorError as error:  # while it looked at the job
+                    lost = f"a rank is gone: {first_line(error)}"
             return outcome if outcome is not None else Outcome(History(), error=RankError(f"{lost}; no restart is left of {self._cluster.restarts}"))
         finally:
             self.end()
@@ -158,7 +164,7 @@ class Controller:
             try:
                 outcomes[index] = outcome = self._ray.get(ready[0])
             except self._ray.exceptions.RayActorError as error:
-                return None, f"rank {index} is gone: {str(error).strip().splitlines()[0]}"
+                return None, f"rank {index} is gone: {first_line(error)}"
             if isinstance(outcome.error, RankError):  # it may be told first of another one's death
                 failed = outcome.error
             elif outcome.error is not None:
