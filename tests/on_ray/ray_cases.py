@@ -16,6 +16,8 @@ from foreshape import layer
 
 SOURCE = str(Path(fs.__file__).parents[1])
 HERE = str(Path(__file__).parent)
+os.environ.setdefault("FORESHAPE_TESTS_ON_RAY", str(os.getpid()))  # what Ray starts inherits it
+MARK = f"FORESHAPE_TESTS_ON_RAY={os.environ['FORESHAPE_TESTS_ON_RAY']}".encode()
 
 
 def described(dropout: float = 0.1, seed: int = 3) -> tuple[fs.Variable, dict[str, Any]]:
@@ -31,11 +33,12 @@ def described(dropout: float = 0.1, seed: int = 3) -> tuple[fs.Variable, dict[st
 
 
 def rank_processes(name: bytes = b"ray::Rank") -> list[int]:
-    """The processes of ranks on this machine, by what they do."""
+    """The processes of ranks of these tests, by what they do."""
     out: list[int] = []
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(name):
+            ours = folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(name)
+            if ours and MARK in (folder / "environ").read_bytes().split(b"\0"):
                 out.append(int(folder.name))
         except OSError:
             continue

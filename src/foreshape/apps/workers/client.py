@@ -21,6 +21,8 @@ from foreshape.interop import safetensors_file
 from foreshape.runtime.engine import Scope
 from foreshape.runtime.feeding.state_checks import compare_spec
 
+_HEAD = "node:__internal_head__"
+"""Ray's name for the machine that a cluster does not survive: the controller is there, and is lost with no other."""
 _ENDING = 5.0
 """Seconds for the controller to end its ranks."""
 _AGAIN = 0.1
@@ -86,7 +88,8 @@ class Sent:
     ) -> None:  # fmt: skip
         """Let the ranks be placed, ask for their needs, and let them begin. Arguments as for `send` and `Controller`."""
         self._ray = ray = joined_ray(self.cluster.address)
-        actor = ray.remote(concurrency_groups={"run": 1})(Controller).options(num_cpus=0, lifetime="detached" if self.cluster.keep else None)
+        settings = {"num_cpus": 0, "resources": {_HEAD: 0.001}, "lifetime": "detached" if self.cluster.keep else None}
+        actor = ray.remote(concurrency_groups={"run": 1})(Controller).options(**settings)
         try:
             refs = [[] if value is None else [ray.put(value)] for value in (inputs, values)]
         except ray.exceptions.RayError as error:
