@@ -10,11 +10,11 @@ from typing import Any
 from foreshape.apps.training import History, interrupted
 from foreshape.apps.training.program import persistables
 from foreshape.apps.training.progress import Quiet, shown
-from foreshape.apps.workers.cluster import RayCluster, first_line, joined_ray, ray_cluster
+from foreshape.apps.workers.cluster import RaySettings, first_line, joined_ray
 from foreshape.apps.workers.controller import Controller
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.prepare import Inputs, load_inferred
-from foreshape.apps.workers.rank import Outcome
+from foreshape.apps.workers.rank import RunOutcome
 from foreshape.apps.workers.reply import Reply, obstacles, table, too_much
 from foreshape.errors import ExecutionError, MemoryPlanError, SchemaError
 from foreshape.interop import safetensors_file
@@ -30,7 +30,7 @@ _AGAIN = 0.1
 
 
 def send(
-    job: Job, to: str | RayCluster | None = None, *, agree: Callable[[list[Reply]], bool] | None = None, wait: bool = True, scope: Scope | None = None,
+    job: Job, to: str | RaySettings | None = None, *, agree: Callable[[list[Reply]], bool] | None = None, wait: bool = True, scope: Scope | None = None,
     progress: bool | None = None, console: Any = None,
 ) -> Sent:  # fmt: skip
     """Let ranks on a Ray cluster train a `job`, and wait for its end.
@@ -49,7 +49,7 @@ def send(
     """
     if not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaError(f"what is sent is a job, as fs.job(cost, data, optimizer=...) describes one; seen {job!r:.60}")
-    cluster = to if isinstance(to, RayCluster) else ray_cluster(address=to)
+    cluster = to if isinstance(to, RaySettings) else RaySettings(address=to)
     sent = Sent(cluster, job, shown(progress, console), scope, "" if scope is None else "network")
     sent.begin(agree, lambda replies: None if progress is False else sent.show_table(replies, console))
     if wait:
@@ -61,13 +61,13 @@ def send(
 class Sent:
     """A job accepted by ranks."""
 
-    cluster: RayCluster
+    cluster: RaySettings
     job: Job = field(repr=False)
     show: Quiet = field(repr=False)
     scope: Scope | None = field(repr=False)
     """Takes the trained values."""
     brings: str = field(repr=False)
-    """Which values: "network", "all", or none."""
+    """The trained values to send back: "network", "all", or none."""
     callbacks: Sequence[Callable[[int, dict[str, float]], Any]] = field(default=(), repr=False)
     """Called here after each epoch; the training ends after the then current epoch when one returns True."""
     replies: list[Reply] = field(default_factory=list[Reply])
@@ -83,9 +83,13 @@ class Sent:
     """The number of the last finished epoch."""
 
     def begin(
-        self, agree: Callable[[list[Reply]], bool] | None, show_replies: Callable[[list[Reply]], object], inputs: Inputs | None = None,
-        values: bytes | None = None, datasets: Sequence[Any] = (),
-    ) -> None:  # fmt: skip
+        self,
+        agree: Callable[[list[Reply]], bool] | None,
+        show_replies: Callable[[list[Reply]], object],
+        inputs: Inputs | None = None,
+        values: bytes | None = None,
+        datasets: Sequence[Any] = (),
+    ) -> None:
         """Let the ranks be placed, ask for their needs, and let them begin. Arguments as for `send` and `Controller`."""
         self._ray = ray = joined_ray(self.cluster.address)
         settings = {"num_cpus": 0, "resources": {_HEAD: 0.001}, "lifetime": "detached" if self.cluster.keep else None}
@@ -122,7 +126,7 @@ class Sent:
                 while not self._ray.wait([self._outcome], timeout=_AGAIN)[0]:
                     self._tell()
                 self._tell()
-            outcome: Outcome = self._answer(self._outcome)
+            outcome: RunOutcome = self._answer(self._outcome)
         except KeyboardInterrupt as interrupt:
             keep = self.job.checkpoint
             kept = "nothing on disk; give checkpoint= to go on later" if keep is None else f"checkpoints in {keep.folder}; the same goes on from there"

@@ -8,9 +8,9 @@ from collections import deque
 from typing import Any
 
 from foreshape.apps.training import History
-from foreshape.apps.workers.cluster import RayCluster, first_line, ray_package
+from foreshape.apps.workers.cluster import RaySettings, first_line, ray_package
 from foreshape.apps.workers.jobs import Job
-from foreshape.apps.workers.rank import Outcome, Place, Rank
+from foreshape.apps.workers.rank import Rank, RankPlace, RunOutcome
 from foreshape.apps.workers.reply import Reply, obstacles, too_much
 from foreshape.errors import ExecutionError, RankError
 
@@ -34,7 +34,7 @@ class Controller:
         brings: "network" or "all" to send back these trained values; nothing otherwise.
     """
 
-    def __init__(self, cluster: RayCluster, job: bytes, inputs: list[Any], values: list[Any], datasets: list[Any], brings: str) -> None:
+    def __init__(self, cluster: RaySettings, job: bytes, inputs: list[Any], values: list[Any], datasets: list[Any], brings: str) -> None:
         self._ray = ray_package()
         if cluster.keep:  # a client takes its objects with it
             inputs, values = ([self._ray.put(value) for value in self._ray.get(refs)] for refs in (inputs, values))
@@ -50,7 +50,7 @@ class Controller:
     # --- asked by the client
 
     def prepare(self) -> list[Reply]:
-        """Place as many ranks as wanted, and return their answers to the job.
+        """RankPlace as many ranks as wanted, and return their answers to the job.
 
         Raises:
             ExecutionError: there is no room for them, or one is lost.
@@ -68,7 +68,7 @@ class Controller:
         except self._ray.exceptions.RayActorError as error:
             raise ExecutionError(f"a rank is gone before the training has begun: {first_line(error)}") from None
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Train to the end, through as many losses as allowed."""
         try:
             outcome, lost = self._train()
@@ -77,11 +77,11 @@ class Controller:
                     break
                 try:
                     if words := self._again(lost):
-                        return Outcome(History(), error=RankError(f"{lost}; the training does not go on: {words}"))
+                        return RunOutcome(History(), error=RankError(f"{lost}; the training does not go on: {words}"))
                     outcome, lost = self._train()
                 except self._ray.exceptions.RayActorError as error:  # while it looked at the job
                     lost = f"a rank is gone: {first_line(error)}"
-            return outcome if outcome is not None else Outcome(History(), error=RankError(f"{lost}; no restart is left of {self._cluster.restarts}"))
+            return outcome if outcome is not None else RunOutcome(History(), error=RankError(f"{lost}; no restart is left of {self._cluster.restarts}"))
         finally:
             self.end()
             if self._cluster.keep:
@@ -143,18 +143,16 @@ class Controller:
         if len({node for node, _, _ in addresses}) == 1:
             host = "127.0.0.1"  # what stays on one machine is not to be reached from others
         inputs, values = (refs[0] if refs else None for refs in (self._inputs, self._values))
-        places = [Place(rank, len(self._ranks), host, port) for rank in range(len(self._ranks))]
-        return self._ray.get([
-            rank.prepare.remote(place, inputs, None if place.rank else values, self._sample)
-            for rank, place in zip(self._ranks, places, strict=True)
-        ])  # fmt: skip
+        places = [RankPlace(rank, len(self._ranks), host, port) for rank in range(len(self._ranks))]
+        asked = zip(self._ranks, places, strict=True)
+        return self._ray.get([rank.prepare.remote(place, inputs, None if place.rank else values, self._sample) for rank, place in asked])
 
-    def _train(self) -> tuple[Outcome | None, str]:
+    def _train(self) -> tuple[RunOutcome | None, str]:
         """Train with the present ranks. Return rank 0's outcome or the error of any; None, and the words on it, if a rank is lost."""
         self._epoch = self._batch = 0
         split = [d.streaming_split(len(self._ranks), equal=True) for d in self._datasets]
         pending = {actor.train.remote([shards[index] for shards in split]): index for index, actor in enumerate(self._ranks)}
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, RunOutcome] = {}
         failed: ExecutionError | None = None
         while pending:
             ready, _ = self._ray.wait(list(pending), timeout=_CONSEQUENCES if failed is not None else None)

@@ -11,11 +11,11 @@ from typing import Any
 from foreshape.apps.training import Checkpoint, History, train
 from foreshape.apps.training.program import persistables
 from foreshape.apps.training.progress import REFRESH_SECONDS, Quiet
-from foreshape.apps.workers.cluster import RayCluster, ray_package
+from foreshape.apps.workers.cluster import RaySettings, ray_package
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.prepare import Inputs, Prepared, network_values, prepare
 from foreshape.apps.workers.reply import Reply, refusal
-from foreshape.apps.workers.shards import Shard, sample_of
+from foreshape.apps.workers.shards import DatasetShard, sample_of
 from foreshape.apps.workers.stored_checkpoint import StoredCheckpoint
 from foreshape.errors import ForeshapeError
 from foreshape.interop import safetensors_file, save_inference_model, save_safetensors
@@ -23,7 +23,7 @@ from foreshape.runtime.engine import Executor, Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The place of a rank in a run."""
 
     rank: int
@@ -34,8 +34,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a rank has to show at the end; of an error no more than its class and its words."""
+class RunOutcome:
+    """The results of a rank; of an error no more than its class and its words."""
 
     history: History
     files: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Outcome:
 class Rank:
     """One rank, in a process of its own. A run that begins again has others."""
 
-    def __init__(self, cluster: RayCluster, job: bytes, controller: Any, brings: str) -> None:
+    def __init__(self, cluster: RaySettings, job: bytes, controller: Any, brings: str) -> None:
         self._cluster, self._job, self._controller, self._brings = cluster, job, controller, brings
         self._ready: Prepared | None = None
 
@@ -57,7 +57,7 @@ class Rank:
             node = ray_package().get_runtime_context().get_node_id()
             return node, ray_package("ray.util").get_node_ip_address(), probe.getsockname()[1]
 
-    def prepare(self, place: Place, inputs: Inputs | None, values: bytes | None, sample: Any) -> Reply:
+    def prepare(self, place: RankPlace, inputs: Inputs | None, values: bytes | None, sample: Any) -> Reply:
         """Check the job, and report this rank's needs."""
         self._place = place
         try:
@@ -69,21 +69,21 @@ class Rank:
             return refusal(place.rank, error)
         return self._ready.reply
 
-    def train(self, shards: list[Any]) -> Outcome:
+    def train(self, shards: list[Any]) -> RunOutcome:
         """Train as all ranks do; rank 0 writes the files of the job."""
         ready, place = self._ready, self._place
         assert ready is not None
         os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.ranks), MASTER_ADDR=place.host, MASTER_PORT=str(place.port))
         try:
-            history = self._train(ready, [Shard(shard, ready.job, place.ranks, ready.main) for shard in shards])
+            history = self._train(ready, [DatasetShard(shard, ready.job, place.ranks, ready.main) for shard in shards])
             if place.rank:
-                return Outcome(History())
+                return RunOutcome(History())
             files = _written(ready)
-            return Outcome(history, tuple(files), self._values(ready))
+            return RunOutcome(history, tuple(files), self._values(ready))
         except ForeshapeError as error:
-            return Outcome(History(), error=type(error)("\n    ".join([str(error), *getattr(error, "__notes__", ())])))
+            return RunOutcome(History(), error=type(error)("\n    ".join([str(error), *getattr(error, "__notes__", ())])))
 
-    def _train(self, ready: Prepared, shards: list[Shard]) -> History:
+    def _train(self, ready: Prepared, shards: list[DatasetShard]) -> History:
         job, first = ready.job, not self._place.rank
         data: Any = shards[0] if shards else ready.inputs.data
         validation: Any = shards[1] if len(shards) > 1 else ready.inputs.validation

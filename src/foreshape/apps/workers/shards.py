@@ -14,7 +14,7 @@ from foreshape.errors import FeedError
 from foreshape.language.program import Program
 
 
-class Shard:
+class DatasetShard:
     """The part of one rank, in batches: a `foreshape.apps.training.data.batches.Data`.
 
     The shards have equally many rows, so that the ranks' data end together; Ray Data leaves out fewer rows than ranks for it.

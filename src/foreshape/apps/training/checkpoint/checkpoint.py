@@ -76,7 +76,7 @@ class Checkpoint(ConstructorRepr):
         return path
 
     def written(self, path: str) -> None:
-        """Take note of a file that a rank has written beside the checkpoint; the index comes after those of all."""
+        """Take note of the file ``path``, written by a rank beside the checkpoint. The index comes after the files of all."""
 
     def save(self, program: Program, scope: Scope, state: State, facts: Facts, parts: Any = None) -> str:
         """Write one checkpoint, then remove the old ones. Returns its path.
