@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,13 @@ def test_what_keeps_a_job_from_its_beginning_is_told_with_the_ranks() -> None:
     refused = [*needy, refusal(2, fs.FormatError("no file")), refusal(3, fs.FormatError("no file"))]
     assert obstacles(refused) == "rank 2, 3: FormatError: no file"
     assert table(needy).row_count == 2
+
+
+def test_without_ray_an_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost, data, files = described(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for ask in (lambda: fs.train(cost, data, on=fs.ray_cluster(2)), lambda: fs.send(fs.job(cost, files), to="auto")):
+        with pytest.raises(fs.ExecutionError, match=r"training on Ray needs the package ray: pip install 'foreshape\[ray\]'"):
+            ask()
+    with pytest.raises(fs.SchemaError, match="fewest must be at most workers, 2; seen 3"):
+        fs.ray_cluster(2, fewest=3)
