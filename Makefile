@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-launches bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters torch-families torch-trainers bench-torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-launches bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters ray ray-long bench-ray torch-families torch-trainers bench-torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,10 +22,10 @@ demo: $(VENV)/demo         ## describe, train, save, reload and classify: the ha
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite; what is said of the files themselves is checked by `make check`
-	$(RUN) pytest -n 2 --dist worksteal --ignore tests/house -m "not long and not paddle and not onnx and not browser and not cuda"
+	$(RUN) pytest -n 2 --dist worksteal --ignore tests/house -m "not long and not paddle and not onnx and not ray and not browser and not cuda"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
-	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not onnx and not cuda"
+	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not onnx and not ray and not cuda"
 
 test-longest: $(VENV)/dev  ## those of them that take longest
 	$(RUN) pytest -n 2 -m longest
@@ -42,7 +42,7 @@ ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=
 	ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default FORESHAPE_PRODUCTS=blas FORESHAPE_PRODUCTS=onednn
 
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
-	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not onnx and not browser and not cuda" || exit 1; done
+	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not onnx and not ray and not browser and not cuda" || exit 1; done
 
 check: check-types check-style ## style, types, the order of the rooms, and words; on two cores: make -j2 check
 
@@ -132,6 +132,25 @@ $(ONNX_VENV)/bin/python:
 onnx: $(VENV)/dev $(ONNX_PYTHON) ## operators written for ONNX, checked and run in onnxruntime (in the Python of ONNX_PYTHON, or one made for it)
 	ONNX_PYTHON=$(ONNX_PYTHON) $(RUN) pytest -m onnx tests/onnx_runtime
 
+# Clusters of processes on this machine.
+RAY_VENV := $(CURDIR)/.venv-ray
+RAY_PYTHON ?= $(RAY_VENV)/bin/python
+# A test that waits for ever ends the run with the traces of its threads.
+RAY_LIMIT := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
+$(RAY_VENV)/bin/python:
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt pytest hypothesis -e '.[ray]'
+
+ray: $(RAY_PYTHON)         ## training on a cluster of Ray with two processors, which is made here (in the Python of RAY_PYTHON, or one made for it)
+	PYTHONPATH=src $(RAY_PYTHON) -m pytest -m "ray and not long" $(RAY_LIMIT) tests/on_ray
+
+ray-long: $(RAY_PYTHON)    ## the same, and all that dies in it
+	PYTHONPATH=src $(RAY_PYTHON) -m pytest -m ray $(RAY_LIMIT) tests/on_ray
+
+bench-ray: $(RAY_PYTHON)   ## steps of two ranks on Ray beside those of two processes
+	PYTHONPATH=src $(RAY_PYTHON) benchmarks/on_ray.py
+
 # Packages that take an embedder: they need much, and so an environment of their own.
 ADAPTERS_VENV := $(CURDIR)/.venv-adapters
 ADAPTERS_PYTHON ?= $(ADAPTERS_VENV)/bin/python
@@ -185,4 +204,4 @@ proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/language/wire/framework.proto
 
 clean:
-	rm -rf $(VENV) $(PADDLE_VENV) $(ADAPTERS_VENV) $(TORCH_FAMILIES_VENV) $(TORCH_TRAINERS_VENV) out site build dist
+	rm -rf $(VENV) $(PADDLE_VENV) $(ADAPTERS_VENV) $(RAY_VENV) $(TORCH_FAMILIES_VENV) $(TORCH_TRAINERS_VENV) out site build dist

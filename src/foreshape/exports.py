@@ -28,7 +28,9 @@ from foreshape.apps.training import training_program as training_program
 from foreshape.apps.training.low_rank import LowRank as LowRank
 from foreshape.apps.training.low_rank import lora as lora
 from foreshape.apps.workers import Job as Job
+from foreshape.apps.workers import RayCluster as RayCluster
 from foreshape.apps.workers import job as job
+from foreshape.apps.workers import ray_cluster as ray_cluster
 from foreshape.apps.workers import send as send
 from foreshape.compiler import memory as memory
 from foreshape.compiler.cost import Network as Network

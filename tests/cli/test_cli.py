@@ -63,19 +63,6 @@ def test_the_package_is_the_command() -> None:
     assert (done.returncode, done.stdout) == (0, f"foreshape {fs.__version__}\n"), done.stderr
 
 
-def test_a_worker_has_one_way_to_its_job(tmp_path: Path) -> None:
-    code, _, error = call("worker", "--listen", "127.0.0.1:0", "--connect", "127.0.0.1:1")
-    assert code == 2 and "give one of --listen, --connect and --job" in error
-    code, _, error = call("worker", "--wait", "0")
-    assert code == 2 and "--wait and --patience are seconds" in error
-    code, _, error = call("worker", "--listen", "nowhere")
-    assert code == 1 and "an address is HOST:PORT" in error
-    code, _, error = call("worker", "--job", tmp_path / "none")
-    assert code == 1 and "cannot be read" in error
-    code, _, error = call("worker", "--connect", "127.0.0.1:1", "--patience", "0.3")
-    assert code == 1 and "127.0.0.1:1 cannot be reached within 0.3 s" in error
-
-
 def test_show_tells_ops_shapes_types_bytes_and_totals(model: Path) -> None:
     code, out, _ = call("show", model)
     assert code == 0

@@ -67,7 +67,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
 
 
 def test_the_shell_completes_commands_options_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert completed(monkeypatch, "foreshape s") == ["show", "simulate", "serve"]
+    assert completed(monkeypatch, "foreshape s") == ["show", "serve"]
     assert completed(monkeypatch, "foreshape report net --ht") == ["--html"]
     assert completed(monkeypatch, "foreshape quantize net --activations ") == list(completion.METHODS)
     assert completed(monkeypatch, "foreshape run net --device ") == ["cpu", "cuda"]
@@ -125,5 +125,5 @@ def test_what_finds_nothing_or_fits_nowhere_ends_with_1(tmp_path: Path) -> None:
     step.program.save(tmp_path / "step.pdmodel")
     for within, code in (("1KiB", 1), ("1GiB", 0)):
         given = ("--ranks", "2", "--batch", "8", "--within", within, "--device", "1TFLOPS:1TB/s")
-        assert call("simulate", tmp_path / "step.pdmodel", *given)[0] == code
-        assert call("simulate", tmp_path / "step.pdmodel", *given, "--json")[0] == code
+        assert call("plan", tmp_path / "step.pdmodel", *given)[0] == code
+        assert call("plan", tmp_path / "step.pdmodel", *given, "--json")[0] == code

@@ -34,7 +34,6 @@ LINES: dict[str, tuple[str, list[str]]] = {
     "module": ("plan", ["functions_of_options:module"]),
     "function": ("plan", ["functions_of_options:program"]),
     "pt2": ("plan", ["net.pt2"]),
-    "simulation": ("simulate", ["open.pdmodel", "--ranks", "8", "--batch", "64", *RATES]),
     "table": ("show", ["open.pdmodel"]),
     "tail": ("show", ["open.pdmodel", "--tail"]),
     "summary": ("show", ["open.pdmodel", "--summary"]),
@@ -49,9 +48,6 @@ PLANS: list[list[str]] = [
 SHOWN: list[list[str]] = [["--batch", "64"], ["--depth", "1"], ["--summary"], ["--tail"], ["--json"], ["--set", "nowhere=64"]]
 OPTIONS: dict[str, list[list[str]]] = {
     "plan": PLANS,
-    "simulate": [["--batch-per-rank", "8"], ["--set", "batch=3"], ["--set", "nowhere=3"], ["--set", "ranks=3"], ["--within", "1MiB"],
-                 ["--bandwidth", "1Gb/s"], ["--latency", "3ms"], ["--tree"], ["--device", "1TFLOPS:1GB/s"], ["--threads", "2"], ["--seed", "3"],
-                 ["--plot", "new.svg"], ["--json"]],
     "show": SHOWN,
     "run": [["--params", "open.pdiparams"], ["--lengths", "input=[[1]]"], ["--device", "cuda"], ["--operators", "functions_of_options.py"], ["--profile"],
             ["--fetch", "nowhere"]],
@@ -63,9 +59,8 @@ AGAIN = {
     ("tail", "--tail"),
     ("fixed summary", "--depth"),
     ("summary", "--depth"),
-    ("simulation", "--tree"),
 }
-"""An option again, all levels of a network without groups, and trees where rings are faster."""
+"""An option again, and all levels of a network without groups."""
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +130,6 @@ def test_an_option_is_obeyed_or_refused_by_its_name(
 
 @pytest.mark.parametrize(("line", "words"), [
     (["calibrate", "--link", "--threads", "2"], "--threads: is for a measurement of kernels; --link measures the link between ranks"),
-    (["worker", "--job", "a.json", "--keep"], "--keep: is for a worker of clients; --job has the only job"),
     (["convert", "open.onnx", "new.safetensors", "--force"], "--force: is for a .pdmodel, .py or .pt2, or a folder of models; new.safetensors is written"),
     (["convert", "open.onnx", "new.onnx", "--force"], "--force: is for a .pdmodel, .py or .pt2, or a folder of models; new.onnx is written"),
     (["plan", "net.pt2", "--ranks", "2", "--train", "SGD"], "package:function, or a .pt2; --ranks plans net.pt2 as a program"),

@@ -43,7 +43,6 @@ DESCRIBING: dict[str, list[str]] = {
     "check": ["{file}", "--guards"],
     "report": ["{file}", "--html", "{to}.html"],
     "plan": ["{file}", "--batch", "8", "--html", "{to}.html"],
-    "simulate": ["{file}", "--batch", "64", "--ranks", "8", "--device", "150TFLOPS:2TB/s"],
     "convert": ["{file}", "{to}.onnx"],
     "ops": ["conv"],
     "train": ["{script}"],
@@ -56,7 +55,6 @@ RUNNING: dict[str, list[str]] = {
     "serve": ["m={file}", "--port", "0"],
     "embed": ["{file}", "-", "--out", "{to}.npy"],
     "preflight": ["textwrap:dedent"],
-    "worker": ["--job", "{file}"],
     "calibrate": ["--out", "{to}.json"],
     "demo": ["--out", "{to}"],
 }

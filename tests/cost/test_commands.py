@@ -1,4 +1,4 @@
-"""The commands that plan for ranks and simulate them, as a user types them."""
+"""The commands that plan for ranks, as a user types them."""
 
 from __future__ import annotations
 
@@ -68,18 +68,6 @@ def test_a_saved_network_is_planned_for_ranks_that_use_it(tmp_path: Path) -> Non
     assert facts(*given, "--fetch", "fc_0.tmp_2")["peak"] < found["peak"]
 
 
-def test_a_simulation(model: Path, tmp_path: Path) -> None:
-    given = ("simulate", model, "--batch-per-rank", 64, "--device", "1TFLOPS:100GB/s", "--ranks", 8, "--ranks", 64, "--seed", 3)
-    found = facts(*given)
-    assert [p["ranks"] for p in found] == [8, 64]
-    assert [p["batch"] for p in found] == [512, 4096]
-    assert facts(*given) == found
-    code, out, _ = call(*given, "--plot", tmp_path / "ranks.svg")
-    assert code == 0
-    assert "the bottleneck is" in out
-    assert (tmp_path / "ranks.svg").stat().st_size > 1000
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -89,8 +77,6 @@ def test_a_simulation(model: Path, tmp_path: Path) -> None:
         (("plan", "--ranks", 2, "--device", "nothing"), "nothing"),
         (("plan", "--ranks", 2, "--fetch", "x"), "without ranks"),
         (("plan", "--ranks", 2), "batch"),
-        (("simulate",), "--batch"),
-        (("simulate", "--batch", 8), "foreshape calibrate"),
     ],
 )
 def test_mistakes_are_told_in_plain_words(model: Path, args: tuple[Any, ...], words: str) -> None:

@@ -15,12 +15,12 @@ from foreshape import layer
 from foreshape.apps.training.distributed import distributed_session as over_ranks
 from foreshape.apps.workers import Job
 from foreshape.apps.workers.prepare import prepare
-from foreshape.apps.workers.strategies import NAMES, patient, strategy_document, strategy_of
+from foreshape.apps.workers.strategies import NAMES, strategy_document, strategy_of
 from foreshape.machine.process.this_run import MemoryLimit
 
 MODELS = (fs.data_parallel, fs.shard_optimizer, fs.shard_parameters)
 STRATEGIES: list[Any] = [
-    *(of(bucket=4096, synchronise_batch_norm=True) for of in MODELS),
+    *(of(bucket=4096, patience=3.5, synchronise_batch_norm=True) for of in MODELS),
     *(fs.split_tables(of()) for of in MODELS),
     fs.split_tables(tables=("embedding_0.w_0",)),
     *(fs.split_layers(of(), degree=2) for of in MODELS),
@@ -35,9 +35,7 @@ def words(strategy: Any) -> str:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=words)
 def test_a_strategy_is_what_it_was_after_its_journey(strategy: Any) -> None:
-    assert strategy_of("strategy", json.loads(words(strategy))) == patient(strategy, strategy_of("strategy", json.loads(words(strategy))).patience)
-    assert patient(strategy, 3.0).patience == 3.0
-    assert words(patient(strategy, 3.0)) == words(strategy)
+    assert strategy_of("strategy", json.loads(words(strategy))) == strategy
 
 
 def test_every_strategy_of_the_package_has_a_name() -> None:
@@ -51,7 +49,7 @@ def test_every_strategy_of_the_package_has_a_name() -> None:
         strategy_document(Other())  # type: ignore[arg-type]
 
 
-MODEL = {"name": "data_parallel", "bucket": None, "synchronise_batch_norm": False}
+MODEL = {"name": "data_parallel", "bucket": None, "patience": 20.0, "synchronise_batch_norm": False}
 TABLES = {"name": "split_tables", "rest": MODEL, "tables": None}
 LAYERS = {"name": "split_layers", "rest": TABLES, "degree": 2, "layers": {}, "choose": False}
 
@@ -105,7 +103,7 @@ def test_a_rank_prepares_for_it(strategy: Any, cost: Any, tmp_path: Path) -> Non
         layers = dict(sent.strategy.layers)  # type: ignore[union-attr]
         assert layers == {"fc_0.w_0": "columns", "fc_1.w_0": "rows"}, "what the layers say is not in the program's file"
     else:
-        assert sent.strategy == patient(strategy, sent.strategy.patience)
+        assert sent.strategy == strategy
     ready = prepare(sent, str(tmp_path), 1, 4)
     groups = 1 if strategy == fs.split_layers() else 2 if isinstance(strategy, fs.passes.SplitLayers) else 4
     assert ready.reply.share == 8 // groups
@@ -118,16 +116,16 @@ def test_ranks_that_are_no_groups_are_refused(cost: Any, tmp_path: Path) -> None
         prepare(job(cost, fs.split_layers(degree=2)), str(tmp_path), 0, 3)
 
 
-@pytest.mark.parametrize("asked", [{"save": "values"}, {"model": ("net", ["ids"], ["fc_1.tmp_1"])}, {"bring": True}])
+@pytest.mark.parametrize("asked", [{"save": "values"}, {"model": ("net", ["ids"], ["fc_1.tmp_1"])}, {"brings": True}])
 def test_values_that_are_too_much_to_be_put_together_are_not_promised(
     asked: dict[str, Any], cost: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring = asked.pop("bring", False)
-    wanted = dataclasses.replace(job(cost, fs.split_tables(), **asked), bring=bring)
+    brings = asked.pop("brings", False)
+    wanted = job(cost, fs.split_tables(), **asked)
     whole = 2 * 40 * 8 * 4  # with what Momentum keeps
     monkeypatch.setattr(over_ranks, "default_limit", lambda: MemoryLimit(4 * 2 * whole, "a test's limit"))
-    prepare(wanted, str(tmp_path), 0, 4)
+    prepare(wanted, str(tmp_path), 0, 4, brings=brings)
     monkeypatch.setattr(over_ranks, "default_limit", lambda: MemoryLimit(4 * 2 * whole - 2, "a test's limit"))
     with pytest.raises(fs.MemoryPlanError, match=r"together too much for this machine, .*name a folder of checkpoints"):
-        prepare(wanted, str(tmp_path), 0, 4)
-    prepare(dataclasses.replace(wanted, save_to=None, model=None, bring=False), str(tmp_path), 0, 4)
+        prepare(wanted, str(tmp_path), 0, 4, brings=brings)
+    prepare(dataclasses.replace(wanted, save_to=None, model=None), str(tmp_path), 0, 4)

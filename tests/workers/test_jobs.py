@@ -1,4 +1,4 @@
-"""The schema of a job, and of all else that workers and clients say: what is malformed is refused, whole."""
+"""The schema of a job: what is malformed is refused, whole."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.apps.workers import Job, jobs
 from foreshape.apps.workers.jobs import job_of
-from foreshape.apps.workers.reply import JobResult, Reply, differences, replies_from, reply_from, row
-from foreshape.apps.workers.talk import Here
+from foreshape.apps.workers.reply import Reply, differences
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def job() -> Job:
     return fs.job(
         cost, {"x": "x.npy", "y": ("y.npy",)}, validation={"x": "vx.npy", "y": "vy.npy"}, metrics={"error": cost}, epochs=3, batch_size=7, seed=5,
         ranks=fs.split_layers(fs.split_tables(fs.shard_optimizer(bucket=1024), tables=("t",)), degree=2, layers={"fc_0.w_0": "rows"}), values="v",
-        checkpoint=fs.training.Checkpoint("c", every=10), save="s", model=("m", [x], [predicted]),
+        checkpoint=fs.training.Checkpoint("c", every=10), accumulate=2, drop_last=True, save="s", model=("m", [x], [predicted]),
         optimizer=fs.optimizer.Adam(0.1),
     )  # fmt: skip
 
@@ -79,6 +78,8 @@ def test_every_field_made_wrong_in_every_way(job: Job) -> None:
     refused = taken = 0
     for path in places(document):
         for value in OTHERS:
+            if path[-1:] == ("patience",) and type(value) is int:
+                continue  # whole numbers become seconds
             if checked(lambda d: job_of(d, job.main, job.startup), changed(document, path, value), lambda j: j.document()):
                 refused += 1
             else:
@@ -148,43 +149,6 @@ def test_a_document_that_is_no_json_or_too_deep(job: Job) -> None:
             Job.from_bytes(data)
 
 
-REPLY = Reply(1, "host", {"ops": "ab"}, 10, 3, 1000, "", None, "")
-
-
-def test_every_field_of_a_reply_made_wrong() -> None:
-    document = json.loads(REPLY.to_bytes())
-    assert reply_from(REPLY.to_bytes()) == REPLY
-    results = [
-        checked(lambda d: reply_from(json.dumps(d).encode()), changed(document, path, value), lambda r: json.loads(r.to_bytes()))
-        for path in places(document)
-        for value in OTHERS
-    ]
-    assert results.count(True) > 120 and results.count(False) > 20
-    with pytest.raises(fs.FormatError):
-        replies_from(b'{"a": 1}')
-
-
-def test_every_field_of_a_result_made_wrong() -> None:
-    result = JobResult(fs.training.History([1.0, math.nan], [{"loss": 0.5, "seconds": 1.0}]), ["a"])
-    document = json.loads(result.to_bytes())
-    results = [
-        checked(lambda d: JobResult.from_bytes(json.dumps(d).encode()), changed(document, path, value), lambda r: json.loads(r.to_bytes()))
-        for path in places(document)
-        for value in OTHERS
-        if value != [1] and (not isinstance(value, int) or isinstance(value, bool))  # whole numbers become figures
-    ]
-    assert results.count(True) > 70
-    for wrong in ({}, {"seconds": math.nan}, {"seconds": -1.0}, {"loss": 1.0}, {"seconds": "1"}, [1.0]):
-        with pytest.raises(fs.FormatError):
-            row("an epoch", wrong)
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"foreshape": "1", "ranks": 0, "keeps": true}', b'{"foreshape": 1, "ranks": 1, "keeps": true}', b"[]", b"1"])
-def test_who_is_no_worker(data: bytes) -> None:
-    with pytest.raises(fs.FormatError):
-        Here.from_bytes(data)
-
-
 def test_in_what_ranks_differ_is_said() -> None:
     alike = {"foreshape": "1", "torch": "2", "ops": "a", "values": "b", "feeds": "c", "collectives": "d", "data": "e"}
 
@@ -210,7 +174,5 @@ def test_a_job_is_described_with_care(job: Job) -> None:
     assert made.loss.startswith("mean_") and made.feeds == {"x2": "f32[batch, 4]", "y2": "f32[batch, 1]"}
     with pytest.raises(fs.SchemaError, match="has no updates"):
         fs.job(fs.Program(), {})
-    with pytest.raises(fs.SchemaError, match="data: input -> path"):
-        fs.send(cost, to="127.0.0.1:1")
-    with pytest.raises(fs.SchemaError, match="say where to send it"):
-        fs.send(made)
+    with pytest.raises(fs.SchemaError, match="what is sent is a job"):
+        fs.send(cost, to="ray://127.0.0.1:1")  # type: ignore[arg-type]

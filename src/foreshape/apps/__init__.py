@@ -5,6 +5,6 @@ In come programs, saved networks and data; out come trained parameters, texts, a
 - `training`: the loop and its session, prediction, evaluation, checkpoints, callbacks, ranks. Begin with `training.loop`.
 - `forecast`: the memory that eager torch takes on a GPU.
 - `quantization`: networks with numbers of 8 bits; `generation`: texts written word by word.
-- `serving`: saved networks behind HTTP; `workers`: jobs for other machines.
+- `serving`: saved networks behind HTTP; `workers`: jobs for other machines, on Ray.
 - `cli`: the `foreshape` command.
 """

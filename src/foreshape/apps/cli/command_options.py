@@ -34,25 +34,6 @@ class PlanOptions:
 
 
 @data_class(frozen=True)
-class SimulationOptions:
-    """Options of ``foreshape simulate``."""
-
-    ranks: Sequence[int] = ()
-    batch: int | None = None
-    batch_per_rank: int | None = None
-    sizes: Mapping[str, Sequence[int | str]] = field(default_factory=dict[str, Sequence[int | str]])
-    within: str | None = None
-    bandwidth: str = BANDWIDTH
-    latency: str = LATENCY
-    tree: bool = False
-    device: str | None = None
-    threads: int = 1
-    seed: int = 0
-    plot: Path | None = None
-    json: bool = False
-
-
-@data_class(frozen=True)
 class RunOptions:
     """Options of ``foreshape run``."""
 

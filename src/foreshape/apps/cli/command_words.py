@@ -19,7 +19,6 @@ _ELSEWHERE: Final[dict[str, str]] = {
     **dict.fromkeys(("memory", "mem", "size", "bytes", "peak", "batch-size", "largest-batch"), "foreshape plan FILE"),
     **dict.fromkeys(("forecast", "fit-on", "fits", "oom", "vram", "gpu", "gpu-memory"), "foreshape preflight PACKAGE:FUNCTION --device CARD"),
     **dict.fromkeys(("cost", "ranks", "strategy", "parallel"), "foreshape plan FILE --ranks N"),
-    **dict.fromkeys(("scale", "scaling"), "foreshape simulate FILE"),
     **dict.fromkeys(("measure", "device", "machine"), "foreshape calibrate"),
     **dict.fromkeys(
         ("predict", "infer", "inference", "eval", "evaluate", "execute", "forward"), "foreshape run FILE --feed NAME=FILE.npy, or fs.Predictor in Python"

@@ -38,9 +38,8 @@ from foreshape.apps.cli.embed import embed
 from foreshape.apps.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 from foreshape.apps.cli.preflight import preflight
 from foreshape.apps.cli.quantizing import quantize
-from foreshape.apps.cli.rank_commands import calibrate, simulate
+from foreshape.apps.cli.rank_commands import calibrate
 from foreshape.apps.cli.serve import serve
-from foreshape.apps.cli.worker import worker
 
 if TYPE_CHECKING:
     from foreshape.language.program import Program
@@ -245,7 +244,6 @@ def plan(
 
 app.command(short_help="Forecast whether the training of a module of torch fits on a GPU, without one.")(preflight)
 app.command(short_help="Measure this machine, so that plans can predict times.")(calibrate)
-app.command(short_help="Simulate the training of a program on many ranks.")(simulate)
 
 
 @app.command(short_help="Run a saved network; inputs and results are .npy files.")
@@ -415,9 +413,6 @@ def train(
             return
     drop_unprintable()
     raise typer.Exit(code)
-
-
-app.command(short_help="Train jobs that are sent to this machine, with a process for each rank.")(worker)
 
 
 @app.command(short_help="Train, save and use a small network of handwritten digits.")

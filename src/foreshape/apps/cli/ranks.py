@@ -1,4 +1,4 @@
-"""Plans for many ranks and their simulation, as tables and as facts for JSON; and the calibration of this machine."""
+"""Plans for many ranks, as tables and as facts for JSON; and the calibration of this machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Any
 
 import typer
 
-from foreshape.apps.cli.command_options import PlanOptions, SimulationOptions, refuse, refuse_threads, require_open_rows
+from foreshape.apps.cli.command_options import PlanOptions, refuse_threads, require_open_rows
 from foreshape.apps.cli.output import console, print_json, print_plain, printing
 from foreshape.apps.cli.plan import ways_to_set
 from foreshape.apps.cli.show import human_bytes, new_row, new_table
 from foreshape.compiler.cost import Network, RanksPlan
 from foreshape.compiler.cost import plan as plan_ranks
-from foreshape.compiler.cost.draw import draw_simulation, draw_timeline
+from foreshape.compiler.cost.draw import draw_timeline
 from foreshape.compiler.cost.measured import Measured
-from foreshape.compiler.cost.simulation import NUMBERS, ScalingPoint, simulate
-from foreshape.compiler.memory import byte_text, bytes_of
+from foreshape.compiler.memory import bytes_of
 from foreshape.core.folders import require_writable
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError
 from foreshape.language.program import Program
@@ -205,59 +204,6 @@ def _share_text(formula: str) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
-
-
-def simulation_table(points: Sequence[ScalingPoint], title: str) -> Any:
-    """Return a simulation as a table."""
-    parts = ("kernels", "waits for bytes", "for latency", "for stragglers", "hidden")
-    table = new_table(title, "ranks", "batch", "step", "efficiency", *parts, "memory of a rank", "fits", "bottleneck")
-    for p in points:
-        fits = "" if p.fits is None else "yes" if p.fits else "no"
-        new_row(table, f"{p.ranks:,}", f"{p.batch:,}", _ms(p.seconds), f"{100 * p.efficiency:.0f} %", _ms(p.computing), _ms(p.bandwidth), _ms(p.latency),
-                _ms(p.waiting), f"{100 * p.hidden:.0f} %", byte_text(p.peak), fits, p.bottleneck)  # fmt: skip
-    return table
-
-
-def print_simulation(program: Program, name: str, options: SimulationOptions, sizes: Mapping[str, int]) -> bool:
-    """Print a simulation over numbers of ranks, and draw it. Return True unless there is a limit, and the program fits on none of them.
-
-    Args:
-        sizes: the values of open sizes; the program has the shapes of ``options.sizes`` already.
-    """
-    refuse_threads(options.device, options.threads)
-    _require_no_parameter(sizes)
-    numbers = options.ranks or NUMBERS
-    batch, batch_per_rank = options.batch, options.batch_per_rank
-    if "batch" in sizes:
-        refuse("--set", "other sizes than the batch", "--batch and --batch-per-rank give it already")
-    first = batch if batch is not None else (batch_per_rank or 0) * numbers[0]
-    network = Network.of(options.bandwidth, options.latency, options.tree)
-    with _symbols_as_options():
-        plan = plan_ranks(program, ranks=numbers[0], network=network, device=options.device, threads=options.threads, batch=first, **sizes)  # pyright: ignore[reportArgumentType]
-        _require_open_sizes(plan, None, sizes)
-        points = simulate(plan, numbers, batch=batch, batch_per_rank=batch_per_rank, within=options.within, seed=options.seed)
-    if options.plot is not None:
-        draw_simulation([(name, points)], options.plot)
-    if options.json:
-        names = list(ScalingPoint.__dataclass_fields__)
-        print_json([{**{n: getattr(p, n) for n in names}, "bottleneck": p.bottleneck} for p in points])
-    else:
-        with printing():
-            console().print(simulation_table(points, f"{plan.name}; {plan.device}; {network}"))
-            for words in bottleneck_sentences(points):
-                print_plain(words)
-    return options.within is None or any(p.fits for p in points)
-
-
-def bottleneck_sentences(points: Sequence[ScalingPoint]) -> list[str]:
-    """Describe the limits of the ranks, in sentences: from which number on."""
-    out: list[str] = []
-    last = ""
-    for p in points:
-        if p.bottleneck != last:
-            out.append(f"from {p.ranks:,} ranks on, the bottleneck is {p.bottleneck}")
-            last = p.bottleneck
-    return out
 
 
 def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None:

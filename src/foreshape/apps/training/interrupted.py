@@ -37,7 +37,11 @@ def after() -> list[str]:
 
 def tell(interrupt: KeyboardInterrupt, state: State | None, checkpoint: Checkpoint | None, callbacks: Iterable[Callback]) -> None:
     """Let a script that does not catch the interrupt end in two lines, in place of a traceback through the loop."""
-    words = f"{_place(state)}\n{_remedy(state, checkpoint, _files(callbacks))}"
+    end_in(interrupt, f"{_place(state)}\n{_remedy(state, checkpoint, _files(callbacks))}")
+
+
+def end_in(interrupt: KeyboardInterrupt, words: str) -> None:
+    """Let a script that does not catch the interrupt end in these words."""
     interrupt.add_note(words)
     previous = sys.excepthook
 

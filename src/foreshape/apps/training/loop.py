@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from foreshape import metrics as measures
 from foreshape import optimizer as optimizers
@@ -36,6 +36,15 @@ from foreshape.transforms.passes import for_test, prune
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 PlainCallback = Callable[[int, dict[str, float]], Any]
 
+
+class Cluster(Protocol):
+    """Machines that train in place of this process."""
+
+    def train(self, cost: Variable, data: Any, **settings: Any) -> History:
+        """Train with the arguments of `train`."""
+        ...
+
+
 _OWN_FIGURES = ("loss", "seconds", RATE, LEFT_OUT)
 
 
@@ -43,10 +52,10 @@ _OWN_FIGURES = ("loss", "seconds", RATE, LEFT_OUT)
 def train(
     cost: Variable, data: Source, *, optimizer: Optimizer | None = None, epochs: int = 1, batch_size: int = 32,
     metrics: Mapping[str, Variable | Metric] | None = None, validation: Source | float | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
-    shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
+    shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | Quiet | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
     on_change: OnChange = "refuse", ranks: ParallelStrategy | None = None, accumulate: int = 1, precision: str = "fp32",
-    augment: Augment | None = None, drop_last: bool = False,
+    augment: Augment | None = None, drop_last: bool = False, on: Cluster | None = None,
 ) -> History:  # fmt: skip
     """Train the parameters behind a cost.
 
@@ -95,6 +104,8 @@ def train(
             steps, in the thread of the loop. Validation data are left alone. Layers for it in the network: `layer.random_flip` ...
 
         drop_last: leave out the last batch of each epoch, if it is smaller than the others. With ``shuffle`` its examples are others in each epoch.
+        on: the machines to train on, such as ``fs.ray_cluster(workers=8)``; by default this process, and torchrun's others. The trained values come back.
+            Data are arrays, a table or a set of Ray Data; callbacks are functions, called here.
 
     Returns:
         The loss of every step and the figures of every epoch, including those before a resumption; among these "learning rate", of the epoch's last
@@ -106,6 +117,12 @@ def train(
             ``precision``. RankError: another rank has died, does not come, or is at something else.
     """
     _check_given(cost, optimizer, metrics)
+    if on is not None:
+        return on.train(
+            cost, data, optimizer=optimizer, epochs=epochs, batch_size=batch_size, metrics=metrics, validation=validation, checkpoint=checkpoint, seed=seed,
+            shuffle=shuffle, callbacks=callbacks, progress=progress, console=console, check=check, executor=executor, scope=scope, startup=startup, fresh=fresh,
+            on_change=on_change, ranks=ranks, accumulate=accumulate, precision=precision, augment=augment, drop_last=drop_last,
+        )  # fmt: skip
     program = cost.block.program
     for name, metric in (metrics or {}).items():
         for variable in metric.inputs if isinstance(metric, Metric) else [metric]:

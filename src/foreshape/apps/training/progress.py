@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from foreshape.apps.training.history import LEFT_OUT, RATE, number
 
 T = TypeVar("T")
-_REFRESH_SECONDS = 0.1
+REFRESH_SECONDS = 0.1
 
 
 class Quiet:
@@ -88,7 +88,7 @@ class Bar(Lines):
     def step(self, done: int, loss: float, examples: int) -> None:
         self.examples += examples
         moment = time.perf_counter()
-        if moment - self.shown < _REFRESH_SECONDS:
+        if moment - self.shown < REFRESH_SECONDS:
             return
         self.shown = moment
         speed = self.examples / max(moment - self.started, 1e-9)
@@ -101,8 +101,10 @@ def figures(row: dict[str, float]) -> str:
     return "  ".join(f"{name} {number(row[name])}" for name in names) + f"  {row['seconds']:.1f} s"
 
 
-def shown(progress: bool | None, console: Any) -> Quiet:
+def shown(progress: bool | Quiet | None, console: Any) -> Quiet:
     """Return the progress display: as asked for, or by whether the console is a terminal."""
+    if isinstance(progress, Quiet):
+        return progress
     if progress is False:
         return Quiet()
     from rich.console import Console

@@ -88,6 +88,8 @@ class Job:
     """The batch size of the whole step."""
     seed: int
     shuffle: bool
+    accumulate: int
+    drop_last: bool
     on_change: str
     """This and the fields above as for `foreshape.train`."""
     values: str | None
@@ -98,8 +100,6 @@ class Job:
     """The path for the values of the trained network, a safetensors file written by rank 0."""
     model: Model | None
     """The network to save for use after its training."""
-    bring: bool
-    """True to send back the values of the trained network."""
 
     def document(self) -> dict[str, Any]:
         """Return the document read by `from_bytes`, for JSON."""
@@ -141,7 +141,7 @@ class Job:
         return job_of(bounded_json.parse(bytes(view[:words])), bytes(view[words : words + main]), bytes(view[words + main :]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the job to the file ``path``, for ``foreshape worker --job``. Raises `FormatError` if it cannot be written."""
+        """Write the job to the file ``path``, to be sent later. Raises `FormatError` if it cannot be written."""
         data = self.to_bytes()
         with replacing(path) as file:
             file.write(data)
@@ -176,7 +176,7 @@ _NAMES = tupled(text(), least=1)
 _DOCUMENT = document(
     dict[str, Any], foreshape=text(100), programs=listing(_PROGRAM, 2, 2), described=checksum, loss=text(), feeds=mapping(text()),
     data=_FILES, validation=optional(_FILES), metrics=mapping(text()), strategy=strategy_of, epochs=count(), batch_size=count(1), seed=count(0, _SEED),
-    shuffle=truth, on_change=one_of("refuse", "take"), values=optional(text()),
+    shuffle=truth, accumulate=count(1), drop_last=truth, on_change=one_of("refuse", "take"), values=optional(text()),
     checkpoint=optional(record(Keep, folder=text(), every=optional(count(1)), keep=count(1))), save=optional(text()),
-    model=optional(record(Model, path=text(), feeds=_NAMES, fetches=_NAMES)), bring=truth,
+    model=optional(record(Model, path=text(), feeds=_NAMES, fetches=_NAMES)),
 )  # fmt: skip

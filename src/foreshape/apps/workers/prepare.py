@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,11 @@ from foreshape.apps.training.program import persistables
 from foreshape.apps.workers.jobs import MOST_BYTES, Files, Job
 from foreshape.apps.workers.reply import Reply, alike_of, described
 from foreshape.compiler.memory.records import unknown_words
-from foreshape.core.checked_json.readers import MOST_WORDS
 from foreshape.core.folders import require_writable
 from foreshape.errors import ExecutionError, FeedError, FormatError, MemoryPlanError, SchemaError
 from foreshape.interop import load_safetensors
 from foreshape.interop.npy_file import map_array
+from foreshape.interop.safetensors_file import load_bytes
 from foreshape.language.program import Program, Variable
 from foreshape.language.wire import Limits, load_program
 from foreshape.machine.process.machine_memory import found_limits
@@ -27,6 +27,14 @@ from foreshape.runtime.engine import Executor, LoDTensor, Scope
 from foreshape.runtime.feeding.state_checks import compare_spec
 from foreshape.transforms.passes import for_test
 from foreshape.transforms.passes.data_parallelism import COUNTS
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Data beside a job without files: columns, or a sample of columns in batches."""
+
+    data: Mapping[str, Any]
+    validation: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -38,8 +46,7 @@ class Prepared:
     startup: Program
     loss: Variable
     metrics: dict[str, Variable]
-    data: dict[str, Any]
-    validation: dict[str, Any] | None
+    inputs: Inputs
     scope: Scope
     """On rank 0 with the values to begin with."""
     folder: str
@@ -50,11 +57,14 @@ class Prepared:
         return path_within(self.folder, relative)
 
 
-def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
-    """Check everything that a job asks of a rank. Nothing is changed, but missing folders for its files are made.
+def prepare(job: Job, folder: str, rank: int, ranks: int, inputs: Inputs | None = None, values: Any = None, brings: bool = False) -> Prepared:
+    """Check everything asked by a job of a rank. Nothing is changed, but missing folders for its files are made.
 
     Args:
         folder: nothing outside of it is read or written.
+        inputs: the data, in place of the job's files.
+        values: the bytes of a safetensors file to begin with, in place of the job's.
+        brings: True if the trained values are sent back.
 
     Raises:
         ForeshapeError: the obstacles, in words.
@@ -80,34 +90,32 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
         for path in (job.save_to, job.model and job.model.path):
             if path is not None:
                 require_writable(path_within(folder, path))
-    data = _open(job.data, folder)
-    validation = None if job.validation is None else _open(job.validation, folder)
-    arrays = Arrays(data, job.batch_size, job.shuffle, job.seed, main)
-    if validation is not None:
-        Arrays(validation, job.batch_size, False, job.seed, main)
+    if inputs is None:
+        inputs = Inputs(_open(job.data, folder), None if job.validation is None else _open(job.validation, folder))
+    arrays = Arrays(inputs.data, job.batch_size, job.shuffle, job.seed, main, drop_last=job.drop_last)
+    if inputs.validation is not None:
+        Arrays(inputs.validation, job.batch_size, False, job.seed, main)
     scope = Scope()
-    if rank == 0 and job.values is not None:
-        _begin_with(path_within(folder, job.values), main, scope)
+    if rank == 0 and values is not None:
+        _begin_with(lambda scope: scope.fill(load_bytes(values)), main, scope)
+    elif rank == 0 and job.values is not None:
+        path = path_within(folder, job.values)
+        _begin_with(lambda scope: load_safetensors(path, scope), main, scope)
     program, fetch = main, [job.loss, *(m.name for m in metrics.values())]
     shares = ranks
     if ranks > 1:
         divided = job.strategy.apply(main, loss, ranks, startup)
         program, fetch, shares = divided.program, [divided.loss, *fetch[1:], job.loss], ranks // divided.degree
-        if (job.save_to is not None or job.model is not None or job.bring) and not fit_together(divided.parts, ranks):
+        if (job.save_to is not None or job.model is not None or brings) and not fit_together(divided.parts, ranks):
             raise MemoryPlanError(
                 "the values that are divided over ranks are together too much for this machine, so that they cannot be saved or sent "
                 "back as one rank would: leave that out, and name a folder of checkpoints, which have them in parts"
             )
     share = min(-(-job.batch_size // shares), arrays.count)
     peak, left_out = _peak(program, fetch, main, arrays, share, ranks > 1)
-    reply = Reply(rank, socket.gethostname()[:1000], alike_of(program, job.feeds, arrays.facts()), arrays.count, share, peak, left_out[:MOST_WORDS],
+    reply = Reply(rank, socket.gethostname(), alike_of(program, job.feeds, arrays.facts()), arrays.count, share, peak, left_out,
                   min((limit.size for limit in found_limits()), default=None))  # fmt: skip
-    return Prepared(job, main, startup, loss, metrics, data, validation, scope, folder, reply)
-
-
-def refusal(rank: int, error: BaseException) -> Reply:
-    """Return the answer of a rank unable to do a job."""
-    return Reply(rank, socket.gethostname()[:1000], {}, error=f"{type(error).__name__}: {error}"[:MOST_WORDS])
+    return Prepared(job, main, startup, loss, metrics, inputs, scope, folder, reply)
 
 
 def path_within(folder: str, path: str) -> str:
@@ -119,7 +127,7 @@ def path_within(folder: str, path: str) -> str:
     except (OSError, ValueError) as error:
         raise FormatError(f"{path!r} is no path: {error}") from None
     if not inside:
-        raise FormatError(f"{path!r} leads out of {root}, the folder of this worker (--folder)")
+        raise FormatError(f"{path!r} leads out of {root}, the folder of this worker")
     return out
 
 
@@ -141,9 +149,10 @@ def load_inferred(name: str, data: bytes) -> Program:
     return program
 
 
-def _begin_with(path: str, program: Program, scope: Scope) -> None:
-    """Put a file's values of the program into a scope."""
-    for name in load_safetensors(path, scope):
+def _begin_with(fill: Callable[[Scope], object], program: Program, scope: Scope) -> None:
+    """Let a scope be filled with values of the program; others are left out."""
+    fill(scope)
+    for name in scope.names():
         variable = program.global_block.vars.get(name)
         if variable is None or not variable.persistable:
             scope.remove(name)

@@ -1,26 +1,19 @@
-"""The answer of a rank to a job before it begins, the facts shared by all ranks, and rank 0's result at the end."""
+"""The answer of a rank to a job before it begins: its needs, and the facts shared by all ranks."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foreshape.apps.training import History
 from foreshape.apps.training.checkpoint.resume_check import op_line
 from foreshape.apps.training.program import persistables
-from foreshape.core.checked_json import bounded_json
-from foreshape.core.checked_json.readers import MOST_WORDS, count, document, listing, mapping, number, optional, real, text
-from foreshape.errors import FormatError
+from foreshape.compiler.memory import byte_text
 from foreshape.language.program import Program
+from foreshape.language.text.literal import escape
 
-MOST_REPLY: Final = 1 << 18
-"""The bytes of one rank's answer."""
-MOST_RESULT: Final = 1 << 28
-MOST_RANKS: Final = 100_000
 _ALIKE: Final = {
     "foreshape": "the version of foreshape", "torch": "the version of torch", "ops": "the ops of the program", "values": "dims or element types of values",
     "feeds": "dims or element types of inputs", "collectives": "the order of the collectives", "data": "the data",
@@ -54,69 +47,9 @@ class Reply:
         """Tell whether its needs are met, as far as both are known."""
         return self.peak is None or self.memory is None or self.peak <= self.memory
 
-    def to_bytes(self) -> bytes:
-        """Return the answer as JSON."""
-        return json.dumps(dataclasses.asdict(dataclasses.replace(self, error=self.error[:MOST_WORDS]))).encode()
-
-
-reply_of = document(
-    Reply, rank=count(0, MOST_RANKS), host=text(1000, 0), alike=mapping(text(200), 100), examples=count(), share=count(), peak=optional(count()),
-    left_out=text(MOST_WORDS, 0), memory=optional(count()), error=text(MOST_WORDS, 0),
-)  # fmt: skip
-"""An answer, all of it looked at."""
-
-
-def reply_from(data: bytes | bytearray) -> Reply:
-    """Return the answer in bytes. Raises `FormatError` if there is none."""
-    return reply_of("a reply", bounded_json.parse(bytes(data)))
-
-
-def replies_from(data: bytes | bytearray) -> list[Reply]:
-    """Return the answers of all ranks. Raises `FormatError` if they are none."""
-    return listing(reply_of, MOST_RANKS)("replies", bounded_json.parse(bytes(data)))
-
-
-def replies_to_bytes(replies: Iterable[Reply]) -> bytes:
-    """Return the answers of all ranks."""
-    return b"[" + b",".join(r.to_bytes() for r in replies) + b"]"
-
-
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """The result of a job."""
-
-    history: History
-    files: list[str]
-    """The files written by rank 0, besides checkpoints."""
-    error: str = ""
-
-    def to_bytes(self) -> bytes:
-        """Return the result as JSON."""
-        out = {"losses": self.history.losses, "epochs": self.history.epochs, "files": self.files, "error": self.error[:MOST_WORDS]}
-        return json.dumps(out).encode()
-
-    @staticmethod
-    def from_bytes(data: bytes | bytearray) -> JobResult:
-        """Return a result after all checks. Raises `FormatError` if it is none."""
-
-        def build(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> JobResult:
-            return JobResult(History(losses, epochs), files, error)
-
-        result = document(build, losses=listing(number, 2**40), epochs=listing(row, 2**24), files=listing(text()), error=text(MOST_WORDS, 0))
-        return result("the result", bounded_json.parse(bytes(data)))
-
-
-def row(subject: str, value: Any) -> dict[str, float]:
-    """Return the figures of an epoch."""
-    figures = mapping(number)(subject, value)
-    if "seconds" not in figures:
-        raise FormatError(f"{subject} lacks 'seconds'")
-    real()("seconds", figures["seconds"])
-    return figures
-
 
 def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of a rank that all ranks must share.
+    """Return the facts of a rank to be shared by all ranks.
 
     Args:
         program: the program to run.
@@ -169,3 +102,47 @@ def differences(replies: Sequence[Reply]) -> str:
 def numbers(ranks: Sequence[int]) -> str:
     """Return ``0, 1, 2 and 40 more``."""
     return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def refusal(rank: int, error: BaseException) -> Reply:
+    """Return the answer of a rank unable to do a job."""
+    return Reply(rank, socket.gethostname(), {}, error=f"{type(error).__name__}: {error}")
+
+
+def obstacles(replies: Sequence[Reply]) -> str:
+    """Return the obstacles to a job, each with its ranks; empty without any."""
+    reasons: dict[str, list[int]] = {}
+    for reply in replies:
+        if reply.error:
+            reasons.setdefault(reply.error, []).append(reply.rank)
+    words = [f"rank {numbers(ranks)}: {reason}" for reason, ranks in reasons.items()]
+    if apart := differences(replies):
+        words.append(f"the ranks do not have the same: {apart}")
+    return "; ".join(words)
+
+
+def too_much(replies: Sequence[Reply]) -> str:
+    """Return the machines whose ranks need more memory than there is, in words; empty without any."""
+    words: list[str] = []
+    for host in dict.fromkeys(r.host for r in replies):
+        replies_of_host = [r for r in replies if r.host == host]
+        memory = min((r.memory for r in replies_of_host if r.memory is not None), default=None)
+        needed = sum(r.peak or 0 for r in replies_of_host)
+        if memory is not None and needed > memory:
+            words.append(f"rank {numbers([r.rank for r in replies_of_host])} on {host}: {byte_text(needed)} are needed, and {byte_text(memory)} are there")
+    return "; ".join(words)
+
+
+def table(replies: Sequence[Reply]) -> Any:
+    """Return the answers of ranks, to be printed."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(title=Text("what each rank needs", style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("rank", "machine", "examples", "largest share", "peak", "memory there"):
+        out.add_column(name, overflow="fold")
+    for r in replies:
+        peak, memory = ("not known" if size is None else byte_text(size) for size in (r.peak, r.memory))
+        out.add_row(*(Text(escape(cell)) for cell in (str(r.rank), r.host, f"{r.examples:,}", f"{r.share:,}", peak + r.left_out, memory)))
+    return out

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from foreshape.core.checked_json.readers import Reader, any_text, anything, count, listing, mapping, one_of, optional, record, text, truth
+from foreshape.core.checked_json.readers import Reader, any_text, anything, count, listing, mapping, one_of, optional, real, record, text, truth
 from foreshape.errors import SchemaError
 from foreshape.language.program import Program
 from foreshape.transforms.passes import DataParallel, ShardOptimizer, ShardParameters, SplitLayers, SplitTables
@@ -20,7 +20,7 @@ NAMES: Final = (*WHOLE_MODELS, TABLES, LAYERS)
 
 
 def strategy_document(strategy: Strategy) -> dict[str, Any]:
-    """Return a strategy for JSON. The patience of ranks is the workers' own business. Raise `SchemaError`: a strategy unknown to workers."""
+    """Return a strategy for JSON. Raise `SchemaError`: a strategy unknown to workers."""
     if isinstance(strategy, SplitLayers):
         rest = strategy_document(strategy.rest)
         return {"name": LAYERS, "rest": rest, "degree": strategy.degree, "layers": dict(strategy.layers), "choose": strategy.choose}
@@ -28,19 +28,8 @@ def strategy_document(strategy: Strategy) -> dict[str, Any]:
         return {"name": TABLES, "rest": strategy_document(strategy.rest), "tables": None if strategy.tables is None else list(strategy.tables)}
     for name, strategy_class in WHOLE_MODELS.items():
         if type(strategy) is strategy_class:
-            return {"name": name, "bucket": strategy.bucket, "synchronise_batch_norm": strategy.synchronise_batch_norm}
+            return {"name": name, "bucket": strategy.bucket, "patience": strategy.patience, "synchronise_batch_norm": strategy.synchronise_batch_norm}
     raise SchemaError(f"workers know {', '.join(NAMES)}; seen {strategy!r}")
-
-
-def patient(strategy: Strategy, patience: float) -> Strategy:
-    """Return a strategy with this patience of its ranks."""
-    if isinstance(strategy, SplitLayers):
-        rest = patient(strategy.rest, patience)
-        assert not isinstance(rest, SplitLayers)
-        return replace(strategy, rest=rest)
-    if isinstance(strategy, SplitTables):
-        return replace(strategy, rest=replace(strategy.rest, patience=patience))
-    return replace(strategy, patience=patience)
 
 
 def with_layers(strategy: Strategy, program: Program) -> Strategy:
@@ -78,7 +67,7 @@ def _split_layers(rest: DataParallel | SplitTables, degree: int | None, layers: 
     return SplitLayers(rest, degree, tuple(layers.items()), choose)
 
 
-_MODELS = {name: _record(of, bucket=optional(count(1)), synchronise_batch_norm=truth) for name, of in WHOLE_MODELS.items()}
+_MODELS = {name: _record(of, bucket=optional(count(1)), patience=real(above_zero=True), synchronise_batch_norm=truth) for name, of in WHOLE_MODELS.items()}
 _TABLES = _MODELS | {TABLES: _record(_split_tables, rest=_reader_by_name(_MODELS), tables=optional(listing(text())))}
 _LAYERS = _record(_split_layers, rest=_reader_by_name(_TABLES), degree=optional(count(1)), layers=mapping(one_of("columns", "rows")), choose=truth)
 strategy_of = _reader_by_name(_TABLES | {LAYERS: _LAYERS})

@@ -1,4 +1,4 @@
-"""Cost: the time of a step before it runs. Kernels are measured once, calls predicted by kind and size, and many ranks simulated."""
+"""Cost: the time of a step before it runs. Kernels are measured once, calls predicted by kind and size, and steps of many ranks."""
 
 from foreshape.compiler.cost.calibration import Calibration, default_path
 from foreshape.compiler.cost.device import Roofline, device_of, step_time

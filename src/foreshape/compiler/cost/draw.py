@@ -1,4 +1,4 @@
-"""Drawings of predictions: a step's timeline, and a simulation over numbers of ranks."""
+"""Drawings of predictions: a step's timeline."""
 
 from __future__ import annotations
 
@@ -9,47 +9,13 @@ from typing import Any
 from foreshape.compiler.cost.events import Compute, Start, Wait
 from foreshape.compiler.cost.measured import Measured, joined
 from foreshape.compiler.cost.ranks_plan import RanksPlan
-from foreshape.compiler.cost.simulation import ScalingPoint
 from foreshape.core.pictures.picture import require_image, save_figure
 from foreshape.errors import needs
 from foreshape.language.text.literal import escape
 
 MOST_RANKS = 8
 """The most measured ranks in a drawing."""
-COMPUTING, SENDING, WAITING, STRAGGLING = "#3a78b0", "#d9772b", "#c1121f", "#7f7f9c"
-
-
-def draw_simulation(results: Sequence[tuple[str, Sequence[ScalingPoint]]], path: str | os.PathLike[str]) -> None:
-    """Draw time per step, efficiency and memory against the number of ranks, a column for each network.
-
-    Raises:
-        FormatError: the file has no ending of an image.
-    """
-    figure, save = _figure(path, (4.2 * max(len(results), 1) + 0.8, 8.2))
-    rows = figure.subplots(3, len(results), squeeze=False, sharex=True)
-    for column, (name, points) in enumerate(results):
-        numbers = [p.ranks for p in points]
-        time, efficiency, memory = (rows[k][column] for k in range(3))
-        parts = [[1e3 * getattr(p, field) for p in points] for field in ("computing", "bandwidth", "latency", "waiting")]
-        labels = ("computing", "waits for bytes", "waits for latency", "waits for stragglers")
-        time.stackplot(numbers, parts, labels=labels, colors=(COMPUTING, SENDING, WAITING, STRAGGLING), alpha=0.85, linewidth=0)
-        time.set_title(escape(name), fontsize=10, parse_math=False)
-        efficiency.plot(numbers, [100 * p.efficiency for p in points], marker="o", markersize=3, color=COMPUTING)
-        efficiency.set_ylim(0, 105)
-        memory.plot(numbers, [p.peak / 2**30 for p in points], marker="o", markersize=3, color=COMPUTING)
-        memory.set_ylim(0, 1.15 * max(p.peak for p in points) / 2**30)
-        memory.set_xlabel("ranks")
-        for axes, words in ((time, "ms per step"), (efficiency, "efficiency, %"), (memory, "GiB of a rank")):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(numbers, [f"{n:,}" for n in numbers], rotation=60, fontsize=7)
-            axes.grid(alpha=0.25)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
-            if column == 0:
-                axes.set_ylabel(words)
-        if column == 0:
-            time.legend(fontsize=7, frameon=False, loc="upper left")
-    save()
+COMPUTING, SENDING, WAITING = "#3a78b0", "#d9772b", "#c1121f"
 
 
 def draw_timeline(plan: RanksPlan, path: str | os.PathLike[str], measured: Measured | None = None, **sizes: int) -> None:

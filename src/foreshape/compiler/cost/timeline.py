@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foreshape.compiler.cost.calls import NumericSizes
 from foreshape.compiler.cost.collectives import Message
 from foreshape.compiler.cost.device import Device, step_time
-from foreshape.compiler.cost.events import Compute, Item, SimulatedStep, Start, Wait, run
+from foreshape.compiler.cost.events import Compute, Item, Start, TimedStep, Wait, run
 from foreshape.compiler.cost.network import Network
 from foreshape.compiler.cost.predict import StepTime
 from foreshape.compiler.lowering import Step
@@ -18,16 +18,14 @@ from foreshape.compiler.lowering import Step
 class Timeline:
     """The predicted step of one rank.
 
-    ``items``: the rank's work, in order. ``durations``: the seconds of each message on the links; ``counts``: the bytes of each; ``members``: the number of
-    ranks of each.
+    ``items``: the rank's work, in order. ``durations``: the seconds of each message on the links; ``members``: the number of ranks of each.
     """
 
     step: StepTime
     items: list[Item]
     durations: list[float]
-    counts: list[float]
     members: list[int]
-    run: SimulatedStep
+    run: TimedStep
 
     @property
     def seconds(self) -> float:
@@ -47,7 +45,7 @@ class Timeline:
     @property
     def exposed(self) -> float:
         """Return the rank's seconds of waiting for messages."""
-        return self.run.waited[0]
+        return self.run.waited
 
     @property
     def hidden(self) -> float:
@@ -68,7 +66,7 @@ def timeline(lowered: Step, messages: Sequence[Message], values: Mapping[str, in
     rated = list(zip([m.way for m in messages], counts, members, strict=True))
     items = items_of(step, messages, [network.occupying(*message) for message in rated])
     durations = [network.seconds(*message) for message in rated]
-    return Timeline(step, items, durations, counts, list(members), run(items, durations, 1))
+    return Timeline(step, items, durations, list(members), run(items, durations))
 
 
 def items_of(step: StepTime, messages: Sequence[Message], occupied: Sequence[float]) -> list[Item]:

@@ -20,8 +20,8 @@ class CompileOptions:
 
     Attributes:
         memory: the most bytes of a graph's plan, its inputs and parameters included; None for no limit.
-        recompute: the bytes beside the inputs to come down to by values computed again; None for all those that cost little time; 0 for nothing at all.
-        precision: "bf16" for products as under ``torch.autocast``; "eager" for torch's own kernels alone, so that each bit is eager's.
+        recompute: the bytes beside the inputs to come down to by values computed again; None for all of little time; 0 for nothing at all.
+        precision: "bf16" for products as under ``torch.autocast``; "eager" for torch's own kernels alone, with eager's bits.
     """
 
     memory: int | None = None

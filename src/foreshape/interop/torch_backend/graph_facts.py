@@ -114,7 +114,7 @@ def forget_all() -> None:
 
 
 def records_of(compiled: Any) -> tuple[list[GraphFacts], list[SkippedCode]] | None:
-    """Return the records of a result of ``torch.compile``, or of a module compiled in place, and what torch left to Python; None where it is neither."""
+    """Return the records of a result of ``torch.compile``, or of a module compiled in place, and the functions left to Python; None where it is neither."""
     function = getattr(compiled, "_compiled_call_impl", None) or getattr(compiled, "forward", compiled)
     names: Sequence[str] = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells: Sequence[Any] = getattr(function, "__closure__", None) or ()

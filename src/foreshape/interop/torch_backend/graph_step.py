@@ -156,7 +156,7 @@ class CompiledGraph:
     # --- memory
 
     def own_bytes(self, sizes: Mapping[str, int]) -> int:
-        """Return the planned bytes at the peak, beside the inputs held by others. ``sizes``: by name; by default those of the last call."""
+        """Return the planned bytes at the peak, beside the inputs held by others. ``sizes``: by name; by default the last call's."""
         values = self._values(sizes)
         user_inputs = [v for v in self.graph.feeds if v is not None and v.name not in self.graph.owned]
         used = {v.name for v in self.step.emitted.lowered.feeds}

@@ -1,4 +1,4 @@
-"""The time of a node on one thread, by estimate: what it multiplies, and what it reads and writes."""
+"""The time of a node on one thread, by estimate: its multiplications, and the bytes read and written."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class TorchReport:
 
     Attributes:
         graphs: one record for each graph and each compilation of it, in the order of their compilation.
-        skipped: functions without a graph, which torch leaves to Python.
+        skipped: functions without a graph, left to Python by torch.
     """
 
     def __init__(self, graphs: list[GraphFacts], skipped: list[SkippedCode]) -> None:

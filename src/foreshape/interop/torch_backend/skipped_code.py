@@ -21,7 +21,7 @@ class SkippedCode(NamedTuple):
 
     Attributes:
         reason: in torch's words.
-        site: the line that torch does not trace, or the function's first one.
+        site: the untraced line, or the function's first one.
     """
 
     reason: str
@@ -48,5 +48,5 @@ def skipped_among(codes: Iterable[CodeType]) -> list[SkippedCode]:
 
 
 def forget_skipped() -> None:
-    """Leave out what torch listed so far, as it forgets its graphs."""
+    """Leave out the functions listed by torch so far, as it forgets its graphs."""
     _FORGOTTEN[0] = time.time_ns() / 1000

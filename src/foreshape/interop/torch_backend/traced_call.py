@@ -109,7 +109,7 @@ class TracedCall:
         return TorchFunction(kernel, results, None if places and len(traced) == 1 else places, len(traced), work_of_node(self.node))
 
     def _changed(self) -> dict[int, int]:
-        """Return the results in the memory of operands, which are changed by the call: place -> number of the operand."""
+        """Return the results in the memory of operands, changed by the call: place -> number of the operand."""
         node = self.node
         if INTO not in node.meta and node.target is not _ATEN.copy_.default:
             return {}
@@ -224,7 +224,7 @@ def _normalize(*arguments: Any) -> tuple[Any, ...]:
 
 
 class _ChangedList:
-    """A function that changes the tensors of its first operand, and returns them."""
+    """A function changing the tensors of its first operand, and returning them."""
 
     def __init__(self, function: Any) -> None:
         self.function = function

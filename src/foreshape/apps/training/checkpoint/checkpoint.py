@@ -75,6 +75,9 @@ class Checkpoint(ConstructorRepr):
         require_writable(path)
         return path
 
+    def written(self, path: str) -> None:
+        """Take note of the file ``path``, written by a rank beside the checkpoint. The index comes after the files of all."""
+
     def save(self, program: Program, scope: Scope, state: State, facts: Facts, parts: Any = None) -> str:
         """Write one checkpoint, then remove the old ones. Returns its path.
 

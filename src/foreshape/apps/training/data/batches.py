@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from foreshape.apps.training.checkpoint.resume_check import Scalar
 from foreshape.apps.training.data.digest import digest
@@ -22,6 +22,7 @@ from foreshape.runtime.feeding.tables import Complete, array_of, described, form
 Batch = Mapping[str, Any]
 
 
+@runtime_checkable
 class Data(Protocol):
     """A source of the batches of an epoch, the same ones for the same epoch."""
 
@@ -280,6 +281,8 @@ def as_data(
         FeedError: the data have none of these forms.
     """
     batch_size = whole("batch_size", batch_size, 1, FeedError)
+    if isinstance(source, Data):
+        return source
     selection = Taken(program, None if inputs is None else [v.name for v in inputs], needed)
     kind = cast("type[Any]", type(source))
     if issubclass(kind, Mapping):

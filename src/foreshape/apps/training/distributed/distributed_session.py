@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreshape.apps.training.checkpoint.checkpoint import Checkpoint
-from foreshape.apps.training.checkpoint.divided import BLOCK, NOTHING, ShardedCheckpoint, described, joined, write_own
+from foreshape.apps.training.checkpoint.divided import BLOCK, NOTHING, ShardedCheckpoint, described, file_of, joined, write_own
 from foreshape.apps.training.checkpoint.resume_check import Facts, op_line
 from foreshape.apps.training.checkpoint.state import State, Sums
 from foreshape.apps.training.data.batches import Batch, batch_examples
@@ -250,6 +250,7 @@ class DistributedSession:
         if self.parts:
             path = checkpoint.place(state.history.steps)
             digits = write_own(path, self.parts, scope, self.ranks.rank, self.ranks.count)
+            checkpoint.written(file_of(path, self.ranks.rank, self.ranks.count))
             checksums = self.ranks.all_of(torch.tensor(list(digits.encode()), dtype=torch.uint8))
             parts = described(self.parts, [bytes(numbers_of(t)).decode() for t in checksums])
         if self.ranks.first:
@@ -273,7 +274,9 @@ class DistributedSession:
     # --- batches and figures
 
     def part(self, batch: Batch) -> Share:
-        """Return this rank's share of a batch."""
+        """Return this rank's share of a batch; one that is a share already stays as it is."""
+        if isinstance(batch, Share):
+            return batch
         if self.alone:
             count = batch_examples(batch)
             return Share(batch, count, count)
