@@ -130,7 +130,7 @@ class Own:
         }
         self.words = {
             "program": "a program (.pdmodel): fs.load_program", "parameters": "a file of parameters (.pdiparams)", "array": "an array (.npy)",
-            "safetensors": "a safetensors file: fs.load_safetensors", "checkpoint": "a checkpoint of fs.train", "job": "a job for a worker",
+            "safetensors": "a safetensors file: fs.load_safetensors", "checkpoint": "a checkpoint of fs.train", "job": "a job for ranks on Ray",
         }  # fmt: skip
 
     @staticmethod

@@ -4,5 +4,5 @@ In goes a program with the variables to fetch; out come calls in an order, the m
 
 - `lowering`: the calls of a step; in `lowering.fusion` rewrites join them to fused kernels. Begin with `lowering.lower`.
 - `memory`: lifetimes, reuse in place, the peak as a formula of sizes, the layout of the arena, recomputation.
-- `cost`: the time of a step by a calibration, plans for many ranks and their simulation.
+- `cost`: the time of a step by a calibration, plans for many ranks.
 """

@@ -16,7 +16,7 @@ _BYTES: Final = 3e10
 """The bytes in a second of the quickest operators for each element."""
 _QUICKEST: Final = "add cat gelu hardswish hardtanh mean mul native_group_norm relu sigmoid silu sub sum"
 _SLOW: Final = {"native_layer_norm": 3, "clone": 3, "_native_batch_norm_legit_functional": 5, "pow": 6, "tanh": 8, "avg_pool2d": 10}
-_SLOWEST: Final = {"upsample_bilinear2d": 12, "upsample_nearest2d": 12, "max_pool2d_with_indices": 24}
+_SLOWEST: Final = {"upsample_bilinear2d": 12, "upsample_nearest2d": 12, "adaptive_max_pool2d": 16, "max_pool2d_with_indices": 35, "max_pool3d_with_indices": 80}
 _SLOWER: Final = {**dict.fromkeys(_QUICKEST.split(), 1), **_SLOW, **_SLOWEST}
 """The times of kernels for their bytes, by those of the quickest, as measured on one thread."""
 _OTHERS: Final = 2

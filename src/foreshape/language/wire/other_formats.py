@@ -80,7 +80,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
      "a checkpoint of fs.train: fs.train(checkpoint=folder) goes on from it, and fs.load_safetensors reads its values"),
     (SAFETENSORS, _is_safetensors, "a safetensors file: fs.load_safetensors puts its tensors into a scope, and foreshape convert makes parameters of them"),
     (ARRAY, _begins(b"\x93NUMPY"), "an array (.npy): numpy.load opens it, and foreshape run --feed takes it"),
-    (JOB, _begins(b"foreshape job\n"), "a job for a worker: foreshape worker --job takes it"),
+    (JOB, _begins(b"foreshape job\n"), "a job for ranks on Ray: fs.Job.load opens it, and fs.send gives it to a cluster"),
     (PARAMETERS, lambda h: _PARAMETERS.match(h) is not None,
      "a file of parameters (.pdiparams): fs.load_inference_model opens it together with the program that it belongs to"),
     (PROGRAM, lambda h: _BLOCK.match(h) is not None, "a program (.pdmodel): fs.load_program opens it, and fs.load_inference_model with its parameters"),
