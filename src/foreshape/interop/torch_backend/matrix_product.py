@@ -3,64 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from foreshape.core.dims import Size, product
+from foreshape.core.dims import product
 from foreshape.core.spec import FP32, Spec
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.machine.kernels import products
+from foreshape.machine.kernels.onednn_library import library
 
 _ATEN: Final[Any] = torch.ops.aten
 
 
-class ProductKernel(NamedTuple):
-    """A function for a product of torch, of the same arguments, and the rule for the bytes of its workspace."""
+def product_function(node: Any, value: Callable[[Any], Any]) -> Callable[..., Tensor] | None:
+    """Return the function for a node, of the same arguments, and without a workspace in torch's memory.
 
-    function: Callable[..., Tensor]
-    workspace: Callable[[], Size]
-
-
-def matrix_product(node: Any, value: Callable[[Any], Any]) -> ProductKernel | None:
-    """Return the function for a node; None where torch's own is to run, as for other nodes, and for small products.
+    None where torch's own is to run: for other nodes, for small products, and without oneDNN's own library.
 
     Args:
         node: of a graph.
         value: from an argument to its variable.
     """
     form = _FORMS.get(node.target)
-    if form is None or node.kwargs or not products.prefers_onednn():
+    if form is None or node.kwargs or not products.prefers_onednn() or library() is None:
         return None
     tensors: list[Any] = [item.meta["val"] for item in node.args]
     specs: list[Spec] = [value(item).spec for item in node.args]
     if any(tensor.device.type != "cpu" or spec.dtype is not FP32 for tensor, spec in zip(tensors, specs, strict=True)):
         return None
-    function, first, second, is_turned = form
-    rows, k = product(specs[first].known_dims[:-1]), specs[first].known_dims[-1]
-    n = specs[second].known_dims[0 if is_turned else 1]
-    size = product((rows, k, n))
+    function, first, second, columns = form
+    size = product((*specs[first].known_dims, specs[second].known_dims[columns]))
     if (len(specs) == 3 and specs[3 - first - second].rank != 1) or (isinstance(size, int) and size < products.LARGE):
         return None
-    row, column = tensors[first].stride()[-2:] if tensors[first].dim() > 1 else (1, 1)
-    return ProductKernel(function, partial(products.workspace, rows, k, n, turned=row == 1 and column != 1))
+    return function
 
 
 def _affine(bias: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    return products.linear(x, w, bias)
+    return products.at_once(x, w, bias)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    rows, w = x.reshape(-1, x.shape[-1]), weight.t()
-    if not products.fits(rows, w):
-        return torch.nn.functional.linear(x, weight, bias)
-    out = products.mm(rows, w) if bias is None else products.linear(rows, w, bias)
-    return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
+    if x.dim() == 2:
+        return products.at_once(x, weight.t(), bias)
+    rows = x.reshape(-1, x.shape[-1])
+    return products.at_once(rows, weight.t(), bias).view(*x.shape[:-1], weight.shape[0])
 
 
-_FORMS: Final[dict[Any, tuple[Callable[..., Tensor], int, int, bool]]] = {
-    _ATEN.mm.default: (products.mm, 0, 1, False),
-    _ATEN.addmm.default: (_affine, 1, 2, False),
-    _ATEN.linear.default: (_linear, 0, 1, True),
+_FORMS: Final[dict[Any, tuple[Callable[..., Tensor], int, int, int]]] = {
+    _ATEN.mm.default: (products.at_once, 0, 1, 1),
+    _ATEN.addmm.default: (_affine, 1, 2, 1),
+    _ATEN.linear.default: (_linear, 0, 1, 0),
 }
-"""Torch's operator -> the function, the places of both factors among its arguments, and whether the second is transposed, ``[n, k]``."""
+"""Torch's operator -> the function, the places of both factors among its arguments, and the axis of the result's columns in the second."""

@@ -14,7 +14,7 @@ from foreshape.core.values.torch_types import torch_dtype
 from foreshape.interop.torch.eager_workspaces import WITH_WORKSPACE, workspace
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, float_variable
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
-from foreshape.interop.torch_backend.matrix_product import matrix_product
+from foreshape.interop.torch_backend.matrix_product import product_function
 from foreshape.interop.torch_backend.prepared_graph import EFFECT
 from foreshape.interop.torch_backend.torch_operator import TorchFunction
 from foreshape.language.program import Variable
@@ -84,12 +84,12 @@ class TracedCall:
         name = str(getattr(getattr(target, "_schema", None), "name", "")).removeprefix("aten::") or getattr(target, "__name__", "function")
         alone = isinstance(value, torch.Tensor)
         nested = not alone and any(is_list(item) for item in value or ())
-        product = None if self.exact else matrix_product(self.node, self.value)
+        product = None if self.exact else product_function(self.node, self.value)
         changed = self._changed()
         if changed:
             function = _changing(target)
         else:
-            function = product.function if product is not None else _Flat(target) if nested else _function(target)
+            function = product if product is not None else _Flat(target) if nested else _function(target)
         call: CallRecord | Subscript = CallRecord(NamedConstant(_identifier(name), function), self.arguments, self.keywords)
         places = tuple([index for index, item in enumerate(traced) if item is not None])
         if is_list(value) and len(traced) == 1:
@@ -104,8 +104,7 @@ class TracedCall:
             in_place=changed,
             takes_over=None if written is None or operand is None else (0, operand),
         )
-        workspace = product.workspace if product is not None else partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None
-        kernel = FusedKernel(name, call, written, effects, workspace)
+        kernel = FusedKernel(name, call, written, effects, partial(workspace_of_node, self.node) if name in WITH_WORKSPACE else None)
         return TorchFunction(kernel, results, None if places and len(traced) == 1 else places, len(traced), work_of_node(self.node))
 
     def _changed(self) -> dict[int, int]:

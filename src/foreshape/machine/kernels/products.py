@@ -207,10 +207,8 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a b`` of two matrices ``[m, k]`` and ``[k, n]``; either may be a transposed view."""
     if not fits(a, b):
         return torch.mm(a, b)
-    if a.stride(0) == 1 < a.stride(1) and (at_once := library()) is not None:
-        out = a.new_empty((a.shape[0], b.shape[1]))
-        _put(at_once, out, a, b if _step(b) else b.contiguous(), 1.0, 0.0)
-        return out
+    if a.stride(0) == 1 < a.stride(1) and (onednn_itself := library()) is not None:
+        return _new_product(onednn_itself, a, b, None)
     return _sparing_linear()(a, b.t(), None, "none", [], "")
 
 
@@ -221,13 +219,30 @@ def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(bias, x, w)
 
 
+def at_once(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return the same as `mm` and `linear`, of any views without copies: on oneDNN's own library, or on BLAS where it is not installed."""
+    onednn_itself = library() if fits(a, b) else None
+    if onednn_itself is not None:
+        return _new_product(onednn_itself, a, b, bias)
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def _new_product(onednn_itself: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    out = a.new_empty((a.shape[0], b.shape[1]))
+    if bias is not None:
+        out.copy_(bias)
+    a, b = (x if _step(x) else x.contiguous() for x in (a, b))
+    _put(onednn_itself, out, a, b, 1.0, 0.0 if bias is None else 1.0)
+    return out
+
+
 def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """Return ``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
     if not fits(a, b):
         return p.addmm_(a, b, alpha=alpha)
-    at_once = library()
-    if at_once is not None and all(map(_step, (a, b, p))) and _step(p) > 0:
-        _put(at_once, p, a, b, alpha, 1.0)
+    onednn_itself = library()
+    if onednn_itself is not None and all(map(_step, (a, b, p))) and _step(p) > 0:
+        _put(onednn_itself, p, a, b, alpha, 1.0)
         return p
     linear_, weight, rows = onednn_linear(), without_gaps(b.t()), _chunk(b.shape[1])
     for at in range(0, a.shape[0], rows):
@@ -237,19 +252,19 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 def put_product(out: Tensor, a: Tensor, b: Tensor) -> None:
     """Write ``a b`` of ``[m, k]`` and ``[k, n]`` into ``out``, ``[m, n]``, with the workspace of `add_product_`."""
-    at_once = library()
-    if fits(a, b) and at_once is not None and _step(a) and _step(b) and _step(out) > 0:
-        _put(at_once, out, a, b, 1.0, 0.0)
+    onednn_itself = library()
+    if fits(a, b) and onednn_itself is not None and _step(a) and _step(b) and _step(out) > 0:
+        _put(onednn_itself, out, a, b, 1.0, 0.0)
     elif fits(a, b):
         add_product_(out.zero_(), a, b, 1.0)
     else:
         torch.mm(a, b, out=out)
 
 
-def _put(at_once: Any, p: Tensor, a: Tensor, b: Tensor, by: float, keep: float) -> None:
+def _put(onednn_itself: Any, p: Tensor, a: Tensor, b: Tensor, by: float, keep: float) -> None:
     """Compute ``p = keep p + by a b`` on oneDNN's own library."""
     sizes = p.shape[0], p.shape[1], a.shape[1]
-    at_once.add_product(sizes, by, a.data_ptr(), _step(a), b.data_ptr(), _step(b), p.data_ptr(), _step(p), keep)
+    onednn_itself.add_product(sizes, by, a.data_ptr(), _step(a), b.data_ptr(), _step(b), p.data_ptr(), _step(p), keep)
 
 
 def _step(matrix: Tensor) -> int:
