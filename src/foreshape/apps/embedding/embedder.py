@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.interop.compiled_head import is_compiled
 from foreshape.language.program import Program, Variable
+from foreshape.runtime.feeding.ray_data import RayDataset, RowWorkers, Workers, is_ray_dataset, require_no_workers
 
 _SHARE = 32
 """Texts cut into words together take at most such a part of the memory."""
@@ -78,6 +80,7 @@ class Embedder:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError.must("threads", "a whole number of at least 1", threads)
         place = Path(path)
+        self._threads, self._row_scales = threads, row_scales
         self.bound = None if memory is None else MemoryBound(bytes_of(memory))
         """The bound of memory, or None."""
         with nullcontext() if self.bound is None else self.bound.opening():
@@ -112,29 +115,49 @@ class Embedder:
 
     def encode(
         self,
-        sentences: str | Sequence[str],
+        sentences: str | Sequence[str] | RayDataset,
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
         normalize: bool = False,
         dims: int | None = None,
         progress: bool = False,
+        on: Workers | None = None,
+        column: str | None = None,
+        keep: Sequence[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, float32 ``[texts, width]``; of a single text ``[width]``.
 
+        For a data set of Ray it is another one, with the rows in their order and a column ``vector``, computed when it is read. Each worker opens the
+        model's files, and keeps to ``memory``.
+
         Args:
-            sentences: a text, or several.
+            sentences: a text, or several; or a data set of Ray.
             prompt_name: the name of the prompt put before each text; by default the folder's.
             prompt: the prompt itself, also beside a name; "" for none.
             normalize: make each vector as long as 1, whether the model does so or not.
             dims: the first columns alone, for models trained so (Kusupati et al., "Matryoshka", 2022); they are cut before ``normalize``.
-            progress: show a bar.
+            progress: show a bar; Ray has one of its own.
+            on: the workers for a data set of Ray: their number, and the processors (threads) of each. By default as many as the cluster has room for, with
+                a processor each.
+            column: of the texts in a data set of Ray; "text" by default.
+            keep: the columns of a data set of Ray that stand beside the vectors; all by default.
 
         Raises:
-            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text.
+            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text; a data set without the column. MemoryPlanError, ExecutionError:
+                no machine of the cluster has room for a worker.
         """
         import numpy
 
+        if is_ray_dataset(sentences):
+            from foreshape.apps.embedding.ray_texts import embedded
+
+            settings = {"prompt_name": prompt_name, "prompt": prompt, "normalize": normalize, "dims": dims}
+            workers = RowWorkers() if on is None else on
+            memory, threads = None if self.bound is None else self.bound.size, max(int(workers.cpus), 1) if self._threads is None else self._threads
+            opening = partial(Embedder, self.path.resolve(), memory, threads, self._row_scales)
+            return embedded(cast("RayDataset", sentences), opening, self.encode, settings, column or "text", keep, workers, memory)
+        require_no_workers("encode", on=on, column=column, keep=keep)
         texts = _listed(sentences)
         with _bar(len(texts) if progress else None) as advance:
             rows: list[Any] = []
@@ -145,7 +168,7 @@ class Embedder:
             return rows[0]
         return numpy.stack(rows) if rows else numpy.zeros((0, self.width if dims is None else dims), "float32")
 
-    def encode_query(self, sentences: str | Sequence[str], **settings: Any) -> Any:
+    def encode_query(self, sentences: str | Sequence[str] | RayDataset, **settings: Any) -> Any:
         """Return the vectors of questions: as `encode`, with the prompt "query" if the model has one.
 
         Args:
@@ -154,7 +177,7 @@ class Embedder:
         """
         return self.encode(sentences, **self._with_prompt(settings, ("query",)))
 
-    def encode_document(self, sentences: str | Sequence[str], **settings: Any) -> Any:
+    def encode_document(self, sentences: str | Sequence[str] | RayDataset, **settings: Any) -> Any:
         """Return the vectors of documents: as `encode`, with the prompt "document", "passage" or "corpus" if the model has one.
 
         Args:

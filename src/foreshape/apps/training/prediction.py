@@ -13,11 +13,12 @@ from foreshape.apps.training.distributed.batch_share import Share
 from foreshape.apps.training.figures import fetches_of, figure_of
 from foreshape.apps.training.progress import counted
 from foreshape.core.hints import tells_arguments
-from foreshape.errors import ExecutionError, SchemaError
+from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 from foreshape.language.program import Program, Variable
 from foreshape.metrics import Metric
 from foreshape.runtime.engine import Executor, LoDTensor, Scope, default_scope
 from foreshape.runtime.engine.prepared_run import repeated
+from foreshape.runtime.feeding.ray_data import RayDataset, RowWorkers, Workers, is_ray_dataset, require_no_workers
 from foreshape.transforms.passes import for_test, prune
 from foreshape.transforms.passes.over_examples import OverExamples
 
@@ -42,6 +43,11 @@ _PRUNED: WeakKeyDictionary[Program, dict[tuple[str, ...], _Pruned]] = WeakKeyDic
 
 @overload
 def predict(
+    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: RayDataset, *, batch_size: int = ..., executor: Executor | None = ...,
+    scope: Scope | None = ..., on: Workers | None = ..., keep: Sequence[str] | None = ...,
+) -> Any: ...  # fmt: skip
+@overload
+def predict(
     outputs: Variable, data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ..., progress: bool | None = ...,
     console: Any = ...,
 ) -> Any: ...  # fmt: skip
@@ -57,8 +63,8 @@ def predict(
 ) -> dict[str, Any]: ...  # fmt: skip
 @tells_arguments
 def predict(
-    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
-    scope: Scope | None = None, progress: bool | None = None, console: Any = None,
+    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source | RayDataset, *, batch_size: int = 128, executor: Executor | None = None,
+    scope: Scope | None = None, progress: bool | None = None, console: Any = None, on: Workers | None = None, keep: Sequence[str] | None = None,
 ) -> Any:  # fmt: skip
     """Compute outputs of a network for data, batch by batch, joined.
 
@@ -67,22 +73,36 @@ def predict(
 
     Args:
         outputs: variables of one program, with one row (or sequence) for each example.
-        data: as for `train`; arrays not needed by the outputs are ignored.
+        data: as for `train`; arrays not needed by the outputs are ignored. Or a data set of Ray, with a column for each input: workers of the cluster
+            compute then, each with the network, its own executor with the settings of ``executor``, and so its ``memory_limit``.
         batch_size: of arrays; it changes the time and the memory, not the results.
         executor: runs the program; by default one of its own, kept for the next call.
         scope: holds the parameters; the default scope if omitted.
         progress: a bar (True) or nothing (False); by default a bar on a terminal, for runs of more than a moment.
-        console: rich's console for the bar; the terminal by default.
+        console: rich's console for the bar; the terminal by default. Ray has a bar of its own.
+        on: the workers for a data set of Ray: their number, and the processors (threads) and GPUs of each. By default as many as the cluster has room for,
+            with a processor each.
+        keep: the columns of a data set of Ray that stand beside the results; all by default.
 
     Returns:
-        For a variable an array ``[examples, ...]``, or a `LoDTensor` if it is ragged; for a list a list, for a dict a dict.
+        For a variable an array ``[examples, ...]``, or a `LoDTensor` if it is ragged; for a list a list, for a dict a dict. For a data set of Ray another
+        one, with the rows in their order and a new column for each output, by the key of the dict or the name of the variable; it is computed when it is read.
 
     Raises:
         FeedError: data that do not fit the program. ExecutionError: a parameter without a value; an output without a row for each
-        example, so that batches cannot be joined.
+        example, so that batches cannot be joined; no machine of the cluster with room for a worker. MemoryPlanError: more than the executor's
+        ``memory_limit``; with Ray before any row is read, as far as the sizes are known.
     """
     variables = _variables(outputs)
-    pruned, run, values, selected = _begin(variables, data, batch_size, executor, scope)
+    if is_ray_dataset(data):
+        from foreshape.apps.training.ray_prediction import predicted  # other data need no room for bytes of networks
+
+        names = {key: v.name for key, v in outputs.items()} if isinstance(outputs, Mapping) else {v.name: v.name for v in variables}
+        holder, batch_size = default_scope() if scope is None else scope, whole("batch_size", batch_size, 1, FeedError)
+        rows = cast("RayDataset", data)
+        return predicted(rows, predict, _pruned(variables).program, names, batch_size, executor, holder, RowWorkers() if on is None else on, keep)
+    require_no_workers("predict", on=on, keep=keep)
+    pruned, run, values, selected = _begin(variables, cast("Source", data), batch_size, executor, scope)
     parts: list[_ResultBatches] = [_ResultBatches(v) for v in variables]
     step = repeated(run, pruned.program, [v.name for v in variables], values)
     with run.notes.anew():
