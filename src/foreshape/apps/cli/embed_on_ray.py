@@ -51,9 +51,11 @@ class RayTexts:
         context = data.DataContext.get_current()
         context.enable_progress_bars, context.execution_options.preserve_order = sys.stderr.isatty(), True
         readers: dict[str, Callable[..., Any]] = {
-            ".parquet": data.read_parquet, ".csv": data.read_csv, **dict.fromkeys((".jsonl", ".ndjson", ".json"), data.read_json),
+            ".parquet": data.read_parquet,
+            ".csv": data.read_csv,
+            **dict.fromkeys((".jsonl", ".ndjson", ".json"), data.read_json),
             ".txt": partial(data.read_text, drop_empty_lines=False),
-        }  # fmt: skip
+        }
         if len(kinds) > 1 or (kind := kinds.pop()) not in readers:
             raise FormatError(f"texts for Ray must be files .parquet, .jsonl, .csv or .txt, in a folder of one kind alone; seen {texts[:300]!r}")
         with worker_errors():

@@ -69,9 +69,15 @@ class TextWorker:
 
 
 def embedded(
-    dataset: RayDataset, opening: Callable[[], Embedder], encode: Callable[..., Any], settings: Mapping[str, Any], column: str, keep: Sequence[str] | None,
-    workers: Workers, memory: int | None,
-) -> Any:  # fmt: skip
+    dataset: RayDataset,
+    opening: Callable[[], Embedder],
+    encode: Callable[..., Any],
+    settings: Mapping[str, Any],
+    column: str,
+    keep: Sequence[str] | None,
+    workers: Workers,
+    memory: int | None,
+) -> Any:
     """Return the data set of texts with a column of vectors.
 
     Args:

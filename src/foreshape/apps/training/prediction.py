@@ -43,9 +43,15 @@ _PRUNED: WeakKeyDictionary[Program, dict[tuple[str, ...], _Pruned]] = WeakKeyDic
 
 @overload
 def predict(
-    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: RayDataset, *, batch_size: int = ..., executor: Executor | None = ...,
-    scope: Scope | None = ..., on: Workers | None = ..., keep: Sequence[str] | None = ...,
-) -> Any: ...  # fmt: skip
+    outputs: Variable | Sequence[Variable] | Mapping[str, Variable],
+    data: RayDataset,
+    *,
+    batch_size: int = ...,
+    executor: Executor | None = ...,
+    scope: Scope | None = ...,
+    on: Workers | None = ...,
+    keep: Sequence[str] | None = ...,
+) -> Any: ...
 @overload
 def predict(
     outputs: Variable, data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ..., progress: bool | None = ...,

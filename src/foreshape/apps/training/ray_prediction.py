@@ -33,9 +33,15 @@ class NetworkWorker:
     """
 
     def __init__(
-        self, predict: Callable[..., Any], program: bytes, values: Any, outputs: Mapping[str, str], columns: RowColumns, batch_size: int,
+        self,
+        predict: Callable[..., Any],
+        program: bytes,
+        values: Any,
+        outputs: Mapping[str, str],
+        columns: RowColumns,
+        batch_size: int,
         settings: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._batch_size = batch_size
         self._predict, self._program, self._values, self._outputs, self._columns, self._settings = predict, program, values, outputs, columns, settings
 
@@ -55,9 +61,16 @@ class NetworkWorker:
 
 
 def predicted(
-    dataset: RayDataset, predict: Callable[..., Any], program: Program, outputs: Mapping[str, str], batch_size: int, executor: Executor | None, scope: Scope,
-    workers: Workers, keep: Sequence[str] | None,
-) -> Any:  # fmt: skip
+    dataset: RayDataset,
+    predict: Callable[..., Any],
+    program: Program,
+    outputs: Mapping[str, str],
+    batch_size: int,
+    executor: Executor | None,
+    scope: Scope,
+    workers: Workers,
+    keep: Sequence[str] | None,
+) -> Any:
     """Return the data set with the outputs of a network for its rows.
 
     Args:

@@ -111,12 +111,14 @@ class RowColumns(NamedTuple):
         arrow: Any = pyarrow
 
         def column(values: Any) -> Any:
-            if isinstance(values, LoDTensor):
-                out = column(values.data)
-                for offsets in reversed(values.offsets()):
-                    out = arrow.LargeListArray.from_arrays(arrow.array(offsets, arrow.int64()), out)
-                return out
-            return arrow.array(values) if values.ndim < 2 else arrow.FixedShapeTensorArray.from_numpy_ndarray(values)
+            if not isinstance(values, LoDTensor):
+                return arrow.array(values) if values.ndim < 2 else arrow.FixedShapeTensorArray.from_numpy_ndarray(values)
+            out = arrow.array(values.data.reshape(-1))
+            for size in reversed(values.data.shape[1:]):  # a list of tensors would lose their dims
+                out = arrow.FixedSizeListArray.from_arrays(out, size)
+            for offsets in reversed(values.offsets()):
+                out = arrow.LargeListArray.from_arrays(arrow.array(offsets, arrow.int64()), out)
+            return out
 
         kept = table if self.keep is None else table.select(list(self.keep))
         for name, values in results.items():
@@ -149,9 +151,16 @@ def mapped(dataset: RayDataset, worker: type, arguments: Sequence[Any], workers:
         raise ExecutionError(f"no machine of the cluster has room for a worker of {asked}; the largest has {seen}")
     pool = ray_package("ray.data").ActorPoolStrategy(size=workers.workers or room)
     out = dataset.map_batches(
-        worker, fn_constructor_args=arguments, batch_size=rows, batch_format="pyarrow", compute=pool, num_cpus=workers.cpus,
-        num_gpus=workers.gpus or None, memory=memory, udf_modifying_row_count=False,
-    )  # fmt: skip
+        worker,
+        fn_constructor_args=arguments,
+        batch_size=rows,
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=workers.cpus,
+        num_gpus=workers.gpus or None,
+        memory=memory,
+        udf_modifying_row_count=False,
+    )
     out.context.execution_options.preserve_order = True
     return out
 
