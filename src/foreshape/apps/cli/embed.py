@@ -23,16 +23,8 @@ def embed(
     model: Annotated[
         Path, typer.Argument(metavar="MODEL", help="A folder of sentence-transformers or transformers, or an .onnx file with its tokenizer beside it.")
     ],
-    texts: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXTS", help="A file .txt (a text a line), .jsonl or .parquet; - for lines of the standard input. With --ray also .csv, and a folder."
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="FILE", help="The vectors to write, .npy or .parquet: a row for each text. With --ray also a new folder of .parquet."),
-    ],
+    texts: Annotated[str, typer.Argument(metavar="TEXTS", help="A file .txt (a text a line), .jsonl or .parquet; - for lines of the standard input.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The vectors to write, .npy or .parquet: a row for each text.")],
     memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="The most memory of the process beyond Python and numpy, as 512MiB.")] = None,
     text_field: Annotated[
         str | None, typer.Option("--text-field", metavar="NAME", help="The field of .jsonl, or the column of .parquet. Default: text.")
@@ -47,64 +39,52 @@ def embed(
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Embed on a cluster of Ray: auto, host:port, or local. --memory and --threads are each worker's."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, metavar="N", help="With --ray: the number of workers. Default: all there is room for.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="With --ray: the most workers. Default: all there is room for.")] = None,
 ) -> None:
     """Embed texts: write the vector of each text of a file. After a kill, the same command goes on where it stopped."""
-    if ray is None and workers is not None:
-        raise typer.BadParameter("workers are of a cluster: give --ray too", param_hint="--workers")
-    if ray is not None and (skip_bad_lines or texts == "-"):
-        raise typer.BadParameter("on a cluster there is no standard input, and no line is left out", param_hint="--ray")
+    settings: dict[str, Any] = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
+    if (ray is None and workers is not None) or (ray is not None and (skip_bad_lines or texts == "-")):
+        raise typer.BadParameter("--workers is for --ray, which reads no standard input and leaves no line out")
     with plain_errors():
         from foreshape.apps.embedding import Embedder
-        from foreshape.apps.embedding.text_source import BadLine, TextSource, refused
+        from foreshape.apps.embedding.text_source import TextSource, refused
         from foreshape.apps.embedding.vector_file import VectorFile
         from foreshape.core.folders import require_writable
         from foreshape.core.values.torch_proxy import torch
         from foreshape.machine.kernels.onednn_library import library
 
-        settings: dict[str, Any] = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
-        rows, source, total, bad = None, None, None, list[BadLine]()
         require_writable(os.fspath(out))
         if ray is not None:
-            from foreshape.apps.cli.embed_on_ray import RayTexts
+            from foreshape.apps.cli.embed_on_ray import embed_on_ray
 
-            rows = RayTexts(ray, texts, text_field, workers, threads)
-        else:
-            source = TextSource(texts, text_field)
-            total, bad = source.survey() if source.again else (None, [])
+            embedder = Embedder(model, memory, threads, row_scales)
+            count = embed_on_ray(ray, embedder, texts, text_field or "text", out, workers, threads or 1, settings)
+            with printing():
+                print_plain(f"{out}: {count} vectors of {dims or embedder.width} columns")
+            return
+        source = TextSource(texts, text_field)
+        total, bad = source.survey() if source.again else (None, [])
         if bad and not skip_bad_lines:
             raise refused(texts, bad)
         if library() is None:
             torch.inference_mode  # says how to install torch, where it is missing, before the model is read  # noqa: B018
         embedder = Embedder(model, memory, threads, row_scales)
-        if rows is not None and not out.suffix:
-            count = rows.write_folder(embedder, settings, out)
-            with printing():
-                print_plain(f"{out}: {count} rows with vectors of {dims or embedder.width} columns")
-            return
-        if embedder.bound is not None and source is not None:
+        if embedder.bound is not None:
             embedder.bound.take_process()
         command: dict[str, Any] = {
             "model": os.fspath(model.resolve()),
             "files": _sizes(model),
             "texts": texts,
-            "field": text_field or "text",
+            "field": source.field,
             "memory": memory,
             "threads": threads,
             "skipped": skip_bad_lines,
             **settings,
             **({"row_scales": True} if row_scales else {}),
-            **({"ray": True} if rows is not None else {}),
         }
         with VectorFile(out, dims or embedder.width, command) as file:
             resumed = file.done
-            count = 0
-            if rows is not None:
-                rows.write(embedder, settings, file)
-            elif source is not None:
-                count = _run(embedder, source, file, settings, skip_bad_lines, total, memory)
+            count = _run(embedder, source, file, settings, skip_bad_lines, total, memory)
             file.finish()
         with printing():
             resumed_text = f", {resumed} of them from the run before" if resumed else ""

@@ -1,91 +1,61 @@
-"""The command ``embed`` on a cluster of Ray: files of texts read by Ray Data, their vectors written in order, or by each worker."""
+"""The command ``embed`` on a cluster of Ray: texts read by Ray Data, vectors written by the workers, or in order into one file."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from foreshape.apps.embedding import Embedder
 from foreshape.apps.embedding.ray_texts import VECTOR
 from foreshape.errors import FormatError
 from foreshape.machine.communication.ray_session import joined_ray, ray_package
-from foreshape.runtime.feeding.ray_data import ROWS, RowWorkers, worker_errors
-
-if TYPE_CHECKING:
-    from foreshape.apps.embedding import Embedder
-    from foreshape.apps.embedding.vector_file import VectorFile
-
-_BLOCKS = 16
-"""The blocks of a single file for each worker."""
+from foreshape.runtime.feeding.ray_data import ROWS, RowWorkers, plain_ray_errors
 
 
-class RayTexts:
-    """Texts that workers of Ray embed.
+def embed_on_ray(address: str, embedder: Embedder, texts: str, column: str, out: Path, workers: int | None, threads: int, settings: Mapping[str, Any]) -> int:
+    """Write the vectors of texts, and return their number.
 
     Args:
         address: of the cluster, or "local" for one on this machine.
-        texts: a file ``.parquet``, ``.jsonl``, ``.csv`` or ``.txt`` (a text a line), or a folder of files of one kind, or an address of them, as "s3://...".
-        column: of the texts; "text" by default.
-        workers: their number; as many as there is room for by default.
-        threads: of each.
-
-    Raises:
-        FormatError: another kind of file, or none. ExecutionError: no cluster.
+        embedder: each worker opens it again.
+        texts: a file, or a folder of files of one kind, or an address of them, as "s3://...".
+        column, settings: of `Embedder.encode`.
+        out: a file ``.npy``, or a new folder of Parquet files, which all machines see.
+        workers, threads: the most workers, and the threads of each.
     """
+    local, place = "://" not in texts, Path(texts)
+    kind = next((f.suffix for f in sorted(place.iterdir())), "") if local and place.is_dir() else place.suffix
+    if kind not in (".parquet", ".jsonl", ".csv", ".txt") or (local and not place.exists()):
+        raise FormatError(f"texts for Ray are a file .parquet, .jsonl, .csv or .txt, or a folder of such files; {texts[:300]!r} is none")
+    if out.suffix not in ("", ".npy") or (not out.suffix and out.exists()):
+        raise FormatError(f"workers of Ray write a file .npy or a new folder; seen {str(out)[:300]!r}")
+    joined_ray(address)
+    data = ray_package("ray.data")
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors end the command with words of their own
+    data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
+    readers = {".parquet": data.read_parquet, ".csv": data.read_csv, ".jsonl": data.read_json, ".txt": partial(data.read_text, drop_empty_lines=False)}
+    with plain_ray_errors():
+        blocks = 16 * (workers or 4) if place.is_file() else None  # a file would be a single one, for a single worker
+        dataset = readers[kind](os.path.abspath(texts) if local else texts, num_cpus=0, override_num_blocks=blocks)  # workers may have taken all processors
+        vectors = embedder.encode(dataset, on=RowWorkers(workers, threads), column=column, keep=[] if out.suffix else None, **settings)
+        if out.suffix:
+            return _write_array(vectors.iter_batches(batch_size=ROWS, batch_format="numpy"), int(dataset.count()), settings["dims"] or embedder.width, out)
+        vectors.write_parquet(os.path.abspath(out), ray_remote_args={"num_cpus": 0})
+        return int(data.read_parquet(os.path.abspath(out)).count())
 
-    def __init__(self, address: str, texts: str, column: str | None, workers: int | None, threads: int | None) -> None:
-        self.column, self.workers = column or "text", RowWorkers(workers, threads or 1)
-        local, place = "://" not in texts, Path(texts)
-        files = [place] if place.is_file() else sorted(f for f in place.iterdir() if f.is_file()) if local and place.is_dir() else []
-        if local and not files:
-            raise FormatError(f"there is no file {texts[:300]}, and no folder of files")
-        kinds = {f.suffix.lower() for f in files} or {Path(texts).suffix.lower()}
-        joined_ray(address)
-        data = ray_package("ray.data")
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors end the command with words of their own
-        context = data.DataContext.get_current()
-        context.enable_progress_bars, context.execution_options.preserve_order = sys.stderr.isatty(), True
-        readers: dict[str, Callable[..., Any]] = {
-            ".parquet": data.read_parquet,
-            ".csv": data.read_csv,
-            **dict.fromkeys((".jsonl", ".ndjson", ".json"), data.read_json),
-            ".txt": partial(data.read_text, drop_empty_lines=False),
-        }
-        if len(kinds) > 1 or (kind := kinds.pop()) not in readers:
-            raise FormatError(f"texts for Ray must be files .parquet, .jsonl, .csv or .txt, in a folder of one kind alone; seen {texts[:300]!r}")
-        with worker_errors():
-            blocks = _BLOCKS * (workers or 4) if len(files) == 1 else None
-            self.dataset = readers[kind](os.path.abspath(texts) if local else texts, override_num_blocks=blocks)
 
-    def vectors(self, embedder: Embedder, settings: dict[str, Any], keep: list[str] | None) -> Any:
-        """Return the data set with the vectors, beside the columns of ``keep``."""
-        number = "as many workers as there is room for" if self.workers.workers is None else f"{self.workers.workers} workers"
-        bound = "without a bound of memory" if embedder.bound is None else f"each within {embedder.bound.size:,} bytes"
-        print(f"{number}, of {self.workers.cpus:g} processors, {bound}", file=sys.stderr)
-        return embedder.encode(self.dataset, on=self.workers, column=self.column, keep=keep, **settings)
+def _write_array(batches: Any, count: int, width: int, out: Path) -> int:
+    import numpy
 
-    def write(self, embedder: Embedder, settings: dict[str, Any], file: VectorFile) -> None:
-        """Write the vectors to a file in the order of the texts, a part at a time."""
-        with worker_errors():
-            if file.done:
-                before, self.dataset = self.dataset.split_at_indices([file.done])
-                for row in before.iter_rows():
-                    file.passed(row[self.column])
-            vectors = self.vectors(embedder, settings, [self.column])
-            with closing(iter(vectors.iter_batches(batch_size=ROWS, batch_format="numpy"))) as batches:
-                for batch in batches:
-                    file.append([*batch[self.column]], batch[VECTOR])
-
-    def write_folder(self, embedder: Embedder, settings: dict[str, Any], out: Path) -> int:
-        """Let the workers write all columns and the vectors to a folder of Parquet files, which all machines see. Returns the number of rows."""
-        if out.exists():
-            raise FormatError(f"{out} is there already: the rows of a run before would stand beside the new ones")
-        with worker_errors():
-            # a write needs no processor of its own: the workers may have taken all
-            self.vectors(embedder, settings, None).write_parquet(os.path.abspath(out), ray_remote_args={"num_cpus": 0})
-            return int(ray_package("ray.data").read_parquet(os.path.abspath(out)).count())
+    part = out.with_name(out.name + ".part")
+    with open(part, "wb") as file:
+        numpy.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, width)})
+        for batch in batches:
+            file.write(numpy.ascontiguousarray(batch[VECTOR], "<f4").data)
+    os.replace(part, out)
+    return count

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from foreshape.apps.embedding.memory_bound import MemoryBound, TextMemoryError
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
+from foreshape.apps.embedding.ray_texts import VECTOR, text_compute
 from foreshape.apps.embedding.text_batches import Limits, batch_limits, batches, windows
 from foreshape.apps.embedding.text_network import open_encoder, open_file
 from foreshape.apps.tokenization.text_tokenizer import TextTokenizer, Token, Tokenized, cut_bytes, length_of
@@ -20,7 +21,7 @@ from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.interop.compiled_head import is_compiled
 from foreshape.language.program import Program, Variable
-from foreshape.runtime.feeding.ray_data import RayDataset, RowWorkers, Workers, is_ray_dataset, require_no_workers
+from foreshape.runtime.feeding.ray_data import RayDataset, RowWorkers, is_ray_dataset, mapped, require_columns
 
 _SHARE = 32
 """Texts cut into words together take at most such a part of the memory."""
@@ -122,14 +123,13 @@ class Embedder:
         normalize: bool = False,
         dims: int | None = None,
         progress: bool = False,
-        on: Workers | None = None,
+        on: RowWorkers | None = None,
         column: str | None = None,
         keep: Sequence[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, float32 ``[texts, width]``; of a single text ``[width]``.
 
-        For a data set of Ray it is another one, with the rows in their order and a column ``vector``, computed when it is read. Each worker opens the
-        model's files, and keeps to ``memory``.
+        For a data set of Ray it is another one, computed when it is read, with a column ``vector``. Each worker opens the model's files, within ``memory``.
 
         Args:
             sentences: a text, or several; or a data set of Ray.
@@ -137,27 +137,21 @@ class Embedder:
             prompt: the prompt itself, also beside a name; "" for none.
             normalize: make each vector as long as 1, whether the model does so or not.
             dims: the first columns alone, for models trained so (Kusupati et al., "Matryoshka", 2022); they are cut before ``normalize``.
-            progress: show a bar; Ray has one of its own.
-            on: the workers for a data set of Ray: their number, and the processors (threads) of each. By default as many as the cluster has room for, with
-                a processor each.
+            progress: show a bar.
+            on: the workers for a data set of Ray; by default as many as the cluster has room for, with a processor each.
             column: of the texts in a data set of Ray; "text" by default.
             keep: the columns of a data set of Ray that stand beside the vectors; all by default.
 
         Raises:
-            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text; a data set without the column. MemoryPlanError, ExecutionError:
-                no machine of the cluster has room for a worker.
+            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text; no such column. ExecutionError: no room for a worker.
         """
         import numpy
 
         if is_ray_dataset(sentences):
-            from foreshape.apps.embedding.ray_texts import embedded
-
             settings = {"prompt_name": prompt_name, "prompt": prompt, "normalize": normalize, "dims": dims}
-            workers = RowWorkers() if on is None else on
-            memory, threads = None if self.bound is None else self.bound.size, max(int(workers.cpus), 1) if self._threads is None else self._threads
-            opening = partial(Embedder, self.path.resolve(), memory, threads, self._row_scales)
-            return embedded(cast("RayDataset", sentences), opening, self.encode, settings, column or "text", keep, workers, memory)
-        require_no_workers("encode", on=on, column=column, keep=keep)
+            return self._on_ray(sentences, settings, column or "text", keep, on or RowWorkers())
+        if on is not None or column is not None or keep is not None:
+            raise SchemaError("encode: on, column and keep are for a data set of Ray, and the texts are none")
         texts = _listed(sentences)
         with _bar(len(texts) if progress else None) as advance:
             rows: list[Any] = []
@@ -167,6 +161,13 @@ class Embedder:
         if isinstance(sentences, str):
             return rows[0]
         return numpy.stack(rows) if rows else numpy.zeros((0, self.width if dims is None else dims), "float32")
+
+    def _on_ray(self, dataset: RayDataset, settings: dict[str, Any], column: str, keep: Sequence[str] | None, workers: RowWorkers) -> Any:
+        self.encode("", **settings)  # wrong settings are told here
+        require_columns(dataset, {column: "texts"}, True, keep, [VECTOR])
+        memory = None if self.bound is None else self.bound.size
+        opening = partial(Embedder, self.path.resolve(), memory, self._threads or max(int(workers.cpus), 1), self._row_scales)
+        return mapped(dataset, partial(text_compute, opening, column, settings), workers, keep, memory=memory)
 
     def encode_query(self, sentences: str | Sequence[str] | RayDataset, **settings: Any) -> Any:
         """Return the vectors of questions: as `encode`, with the prompt "query" if the model has one.
