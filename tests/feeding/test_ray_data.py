@@ -163,7 +163,7 @@ def test_each_worker_keeps_to_the_memory_of_the_embedder(folder: Path) -> None:
     with pytest.raises(fs.MemoryPlanError, match=r"the text of the row \{'id': 1\} has 18,000,000 characters; .* memory=\"300 MiB\""):
         embedder.encode(rows, on=RowWorkers(1)).take_all()
     assert len(embedder.encode(rows.filter(lambda row: row["id"] != 1), on=RowWorkers(1, cpus=0.5)).take_all()) == 2
-    with pytest.raises(fs.ExecutionError, match="no machine of the cluster has room for a worker of 1 CPUs, 0 GPUs, 4.0 TiB"):
+    with pytest.raises(fs.ExecutionError, match=r"no machine of the cluster has room for a worker of 1 CPUs, 0 GPUs, 4\.0 TiB"):
         fs.Embedder(folder, memory="4TiB").encode(rows)
 
 
@@ -224,9 +224,9 @@ def test_rows_that_kill_each_worker_end_the_run_after_a_few_tries(folder: Path, 
     from foreshape.apps.embedding import embedder
 
     monkeypatch.setattr(embedder, "text_compute", partial(deadly_text_compute, tmp_path))
-    with pytest.raises(fs.ExecutionError, match="the run on Ray ended: .*died"), plain_ray_errors():
+    with pytest.raises(fs.ExecutionError, match="the run on Ray ended: a worker died 5 times at the same rows"), plain_ray_errors():
         fs.Embedder(folder).encode(ray.data.from_items([{"text": "a"}]), on=RowWorkers(1)).take_all()
-    assert len([*tmp_path.iterdir()]) == ray_data._RETRIES + 1  # pyright: ignore[reportPrivateUsage]
+    assert len([*tmp_path.iterdir()]) == 5
 
 
 def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:

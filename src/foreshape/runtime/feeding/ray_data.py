@@ -150,4 +150,5 @@ def plain_ray_errors() -> Generator[None]:
         cause = getattr(error, "cause", None)
         if isinstance(cause, ForeshapeError):
             raise cause from None
-        raise ExecutionError(f"the run on Ray ended: {first_line(error if cause is None else cause)}") from error
+        times = f"a worker died {_RETRIES + 1} times at the same rows: " if isinstance(error, exceptions.RayActorError) else ""
+        raise ExecutionError(f"the run on Ray ended: {times}{first_line(error if cause is None else cause)}") from error
