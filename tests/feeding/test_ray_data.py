@@ -114,7 +114,7 @@ def test_a_folder_of_files_becomes_a_folder_with_all_columns(folder: Path, tmp_p
     want = fs.Embedder(folder).encode(texts, dims=4)
     np.testing.assert_allclose(vectors, want, rtol=0, atol=NEAR)
     code, _, err = embed(folder, source, "--out", tmp_path / "out", "--ray", "auto")
-    assert code == 1 and "out" in err
+    assert code == 1 and "write a file .npy or a new folder" in err
 
 
 def network() -> tuple[fs.Variable, fs.Variable]:
@@ -140,7 +140,7 @@ def test_predictions_are_those_of_one_machine(tmp_path: Path) -> None:
         np.concatenate([np.array(row["rows"].tolist() if hasattr(row["rows"], "tolist") else row["rows"]) for row in found]).reshape(want["rows"].data.shape),
         want["rows"].data,
     )
-    alone = fs.predict(scores, dataset, on=RowWorkers(1)).take_batch(10)
+    alone = fs.predict(scores, dataset).take_batch(10)
     assert [*alone] == ["key", "x", "words", "unused", scores.name] and alone[scores.name].shape == (10, 5)
 
 
@@ -238,8 +238,9 @@ def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:
         code, _, err = embed(folder, place, "--out", tmp_path / "a.npy", "--ray", "auto")
         assert code == 1 and words in err, err
     (tmp_path / "a.txt").write_text("a")
-    code, _, err = embed(folder, tmp_path / "a.txt", "--out", tmp_path, "--ray", "auto")
+    code, _, err = embed(folder, tmp_path / "a.txt", "--out", tmp_path / "a.csv", "--ray", "auto")
     assert code == 1 and "write a file .npy or a new folder" in err, err
+    assert embed(folder, tmp_path / "a.txt", "--out", tmp_path / "a.npy", "--workers", 2)[0] == 2
 
 
 def test_a_model_must_be_where_all_machines_see_it(folder: Path, tmp_path: Path) -> None:

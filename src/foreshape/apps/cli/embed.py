@@ -53,7 +53,8 @@ def embed(
         from foreshape.core.values.torch_proxy import torch
         from foreshape.machine.kernels.onednn_library import library
 
-        require_writable(os.fspath(out))
+        if ray is None or out.suffix:
+            require_writable(os.fspath(out))
         if ray is not None:
             from foreshape.apps.cli.embed_on_ray import embed_on_ray
 

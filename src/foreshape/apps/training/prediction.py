@@ -44,10 +44,7 @@ _PRUNED: WeakKeyDictionary[Program, dict[tuple[str, ...], _Pruned]] = WeakKeyDic
 
 
 @overload
-def predict(
-    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: RayDataset, *, batch_size: int = ..., executor: Executor | None = ...,
-    scope: Scope | None = ..., on: RowWorkers | None = ..., keep: Sequence[str] | None = ...,
-) -> Any: ...  # fmt: skip
+def predict(outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: RayDataset, *, batch_size: int = ..., **settings: Any) -> Any: ...
 @overload
 def predict(
     outputs: Variable, data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ..., progress: bool | None = ...,
@@ -115,9 +112,8 @@ def predict(
 
 
 def _on_ray(
-    dataset: RayDataset, outputs: Mapping[str, Variable], batch_size: int, executor: Executor | None, scope: Scope, workers: RowWorkers,
-    keep: Sequence[str] | None,
-) -> Any:  # fmt: skip
+    dataset: RayDataset, outputs: Mapping[str, Variable], size: int, executor: Executor | None, scope: Scope, workers: RowWorkers, keep: Sequence[str] | None
+) -> Any:
     """Return a data set of Ray with outputs for its rows. The workers get the network as bytes, and its parameters."""
     from foreshape.interop.inference import values_of  # other data need no room for files of networks
     from foreshape.interop.parameters import parameters_of
@@ -130,8 +126,8 @@ def _on_ray(
     values_of(parameters, scope)  # all must have values
     require_columns(dataset, {v.name: f"numbers, {v.spec.text()}" for v in inputs}, False, keep, [*names])
     values = ray_package().put({name: scope.tensor(name).detach().cpu() for name in parameters if name in scope})
-    opening = partial(_opened, save_program(program), values, [v.name for v in inputs], names, batch_size, settings)
-    return mapped(dataset, opening, workers, keep, batch_size * max(ROWS // batch_size, 1))
+    opening = partial(_opened, save_program(program), values, [v.name for v in inputs], names, size, settings)
+    return mapped(dataset, opening, workers, keep, size * max(ROWS // size, 1))
 
 
 def _opened(data: bytes, values: Any, inputs: list[str], names: Mapping[str, str], batch_size: int, settings: Mapping[str, Any]) -> Compute:
