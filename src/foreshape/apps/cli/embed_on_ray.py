@@ -44,18 +44,22 @@ def embed_on_ray(address: str, embedder: Embedder, texts: str, column: str, out:
         dataset = readers[kind](os.path.abspath(texts) if local else texts, num_cpus=0, override_num_blocks=blocks)  # workers may have taken all processors
         vectors = embedder.encode(dataset, on=RowWorkers(workers, threads), column=column, keep=[] if out.suffix else None, **settings)
         if out.suffix:
-            return _write_array(vectors.iter_batches(batch_size=ROWS, batch_format="numpy"), int(dataset.count()), settings["dims"] or embedder.width, out)
+            return _write_array(vectors.iter_batches(batch_size=ROWS, batch_format="numpy"), settings["dims"] or embedder.width, out)
         vectors.write_parquet(os.path.abspath(out), ray_remote_args={"num_cpus": 0})
         return int(data.read_parquet(os.path.abspath(out)).count())
 
 
-def _write_array(batches: Any, count: int, width: int, out: Path) -> int:
+def _write_array(batches: Any, width: int, out: Path) -> int:
     import numpy
 
-    part = out.with_name(out.name + ".part")
+    count, part = 0, out.with_name(out.name + ".part")
     with open(part, "wb") as file:
-        numpy.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, width)})
+        header = {"descr": "<f4", "fortran_order": False}
+        numpy.lib.format.write_array_header_1_0(file, {**header, "shape": (0, width)})  # has room for any number of rows
         for batch in batches:
             file.write(numpy.ascontiguousarray(batch[VECTOR], "<f4").data)
+            count += len(batch[VECTOR])
+        file.seek(0)
+        numpy.lib.format.write_array_header_1_0(file, {**header, "shape": (count, width)})
     os.replace(part, out)
     return count
