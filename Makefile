@@ -135,18 +135,19 @@ onnx: $(VENV)/dev $(ONNX_PYTHON) ## operators written for ONNX, checked and run 
 # Clusters of processes on this machine.
 RAY_VENV := $(CURDIR)/.venv-ray
 RAY_PYTHON ?= $(RAY_VENV)/bin/python
+RAY_TESTS := tests/on_ray tests/feeding/test_ray_data.py
 # A test that waits for ever ends the run with the traces of its threads.
 RAY_LIMIT := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 $(RAY_VENV)/bin/python:
 	$(PYTHON) -m venv $(RAY_VENV)
-	$(RAY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt pytest hypothesis -e '.[ray]'
+	$(RAY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt pytest hypothesis -e '.[ray,embed]'
 
-ray: $(RAY_PYTHON)         ## training on a cluster of Ray with two processors, which is made here (in the Python of RAY_PYTHON, or one made for it)
-	PYTHONPATH=src $(RAY_PYTHON) -m pytest -m "ray and not long" $(RAY_LIMIT) tests/on_ray
+ray: $(RAY_PYTHON)         ## training, prediction and embedding on a cluster of Ray with two processors, made here (in the Python of RAY_PYTHON, or one made for it)
+	for tests in $(RAY_TESTS); do PYTHONPATH=src $(RAY_PYTHON) -m pytest -m "ray and not long" $(RAY_LIMIT) $$tests || exit 1; done
 
 ray-long: $(RAY_PYTHON)    ## the same, and all that dies in it
-	PYTHONPATH=src $(RAY_PYTHON) -m pytest -m ray $(RAY_LIMIT) tests/on_ray
+	for tests in $(RAY_TESTS); do PYTHONPATH=src $(RAY_PYTHON) -m pytest -m ray $(RAY_LIMIT) $$tests || exit 1; done
 
 bench-ray: $(RAY_PYTHON)   ## steps of two ranks on Ray beside those of two processes
 	PYTHONPATH=src $(RAY_PYTHON) benchmarks/on_ray.py

@@ -35,8 +35,16 @@ def embed(
     dims: Annotated[int | None, typer.Option("--dims", metavar="N", help="The first N columns alone.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, metavar="N", help="The threads of a kernel.")] = None,
     row_scales: EmbedderRowScales = False,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Embed on a cluster of Ray: auto, host:port, or local. --memory and --threads are each worker's."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="With --ray: the most workers. Default: all there is room for.")] = None,
 ) -> None:
     """Embed texts: write the vector of each text of a file. After a kill, the same command goes on where it stopped."""
+    settings: dict[str, Any] = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
+    if (ray is None and workers is not None) or (ray is not None and (skip_bad_lines or texts == "-")):
+        raise typer.BadParameter("--workers is for --ray, which reads no standard input and leaves no line out")
     with plain_errors():
         from foreshape.apps.embedding import Embedder
         from foreshape.apps.embedding.text_source import TextSource, refused
@@ -45,7 +53,16 @@ def embed(
         from foreshape.core.values.torch_proxy import torch
         from foreshape.machine.kernels.onednn_library import library
 
-        require_writable(os.fspath(out))
+        if ray is None or out.suffix:
+            require_writable(os.fspath(out))
+        if ray is not None:
+            from foreshape.apps.cli.embed_on_ray import embed_on_ray
+
+            embedder = Embedder(model, memory, threads, row_scales)
+            count = embed_on_ray(ray, embedder, texts, text_field or "text", out, workers, threads or 1, settings)
+            with printing():
+                print_plain(f"{out}: {count} vectors of {dims or embedder.width} columns")
+            return
         source = TextSource(texts, text_field)
         total, bad = source.survey() if source.again else (None, [])
         if bad and not skip_bad_lines:
@@ -55,7 +72,6 @@ def embed(
         embedder = Embedder(model, memory, threads, row_scales)
         if embedder.bound is not None:
             embedder.bound.take_process()
-        settings = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
         command: dict[str, Any] = {
             "model": os.fspath(model.resolve()),
             "files": _sizes(model),

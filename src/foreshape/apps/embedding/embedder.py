@@ -6,11 +6,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from foreshape.apps.embedding.memory_bound import MemoryBound, TextMemoryError
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
+from foreshape.apps.embedding.ray_texts import VECTOR, text_compute
 from foreshape.apps.embedding.text_batches import Limits, batch_limits, batches, windows
 from foreshape.apps.embedding.text_network import open_encoder, open_file
 from foreshape.apps.tokenization.text_tokenizer import TextTokenizer, Token, Tokenized, cut_bytes, length_of
@@ -19,6 +21,7 @@ from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.interop.compiled_head import is_compiled
 from foreshape.language.program import Program, Variable
+from foreshape.runtime.feeding.ray_data import RayDataset, RaySettings, is_ray_dataset, mapped, require_columns
 
 _SHARE = 32
 """Texts cut into words together take at most such a part of the memory."""
@@ -78,6 +81,7 @@ class Embedder:
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError.must("threads", "a whole number of at least 1", threads)
         place = Path(path)
+        self._threads, self._row_scales = threads, row_scales
         self.bound = None if memory is None else MemoryBound(bytes_of(memory))
         """The bound of memory, or None."""
         with nullcontext() if self.bound is None else self.bound.opening():
@@ -112,29 +116,42 @@ class Embedder:
 
     def encode(
         self,
-        sentences: str | Sequence[str],
+        sentences: str | Sequence[str] | RayDataset,
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
         normalize: bool = False,
         dims: int | None = None,
         progress: bool = False,
+        on: RaySettings | None = None,
+        column: str | None = None,
+        keep: Sequence[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, float32 ``[texts, width]``; of a single text ``[width]``.
 
+        For a data set of Ray it is another one, computed when it is read, with a column ``vector``. Each worker opens the model's files, within ``memory``.
+
         Args:
-            sentences: a text, or several.
+            sentences: a text, or several; or a data set of Ray.
             prompt_name: the name of the prompt put before each text; by default the folder's.
             prompt: the prompt itself, also beside a name; "" for none.
             normalize: make each vector as long as 1, whether the model does so or not.
             dims: the first columns alone, for models trained so (Kusupati et al., "Matryoshka", 2022); they are cut before ``normalize``.
             progress: show a bar.
+            on: the workers for a data set of Ray; by default as many as the cluster has room for, with a processor each.
+            column: of the texts in a data set of Ray; "text" by default.
+            keep: the columns of a data set of Ray that stand beside the vectors; all by default.
 
         Raises:
-            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text.
+            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text; no such column. ExecutionError: no room for a worker.
         """
         import numpy
 
+        if is_ray_dataset(sentences):
+            settings = {"prompt_name": prompt_name, "prompt": prompt, "normalize": normalize, "dims": dims}
+            return self._on_ray(sentences, settings, column or "text", keep, on or RaySettings())
+        if on is not None or column is not None or keep is not None:
+            raise SchemaError("encode: on, column and keep are for a data set of Ray, and the texts are none")
         texts = _listed(sentences)
         with _bar(len(texts) if progress else None) as advance:
             rows: list[Any] = []
@@ -145,7 +162,14 @@ class Embedder:
             return rows[0]
         return numpy.stack(rows) if rows else numpy.zeros((0, self.width if dims is None else dims), "float32")
 
-    def encode_query(self, sentences: str | Sequence[str], **settings: Any) -> Any:
+    def _on_ray(self, dataset: RayDataset, settings: dict[str, Any], column: str, keep: Sequence[str] | None, workers: RaySettings) -> Any:
+        self.encode("", **settings)  # wrong settings are told here
+        require_columns(dataset, {column: "texts"}, True, keep, [VECTOR])
+        memory = None if self.bound is None else self.bound.size
+        opening = partial(Embedder, self.path.resolve(), memory, self._threads or max(int(workers.cpus), 1), self._row_scales)
+        return mapped(dataset, partial(text_compute, opening, column, settings), workers, keep, memory=memory)
+
+    def encode_query(self, sentences: str | Sequence[str] | RayDataset, **settings: Any) -> Any:
         """Return the vectors of questions: as `encode`, with the prompt "query" if the model has one.
 
         Args:
@@ -154,7 +178,7 @@ class Embedder:
         """
         return self.encode(sentences, **self._with_prompt(settings, ("query",)))
 
-    def encode_document(self, sentences: str | Sequence[str], **settings: Any) -> Any:
+    def encode_document(self, sentences: str | Sequence[str] | RayDataset, **settings: Any) -> Any:
         """Return the vectors of documents: as `encode`, with the prompt "document", "passage" or "corpus" if the model has one.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import WeakKeyDictionary
 
@@ -13,11 +14,13 @@ from foreshape.apps.training.distributed.batch_share import Share
 from foreshape.apps.training.figures import fetches_of, figure_of
 from foreshape.apps.training.progress import counted
 from foreshape.core.hints import tells_arguments
-from foreshape.errors import ExecutionError, SchemaError
+from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 from foreshape.language.program import Program, Variable
+from foreshape.machine.communication.ray_session import ray_package
 from foreshape.metrics import Metric
 from foreshape.runtime.engine import Executor, LoDTensor, Scope, default_scope
 from foreshape.runtime.engine.prepared_run import repeated
+from foreshape.runtime.feeding.ray_data import ROWS, Compute, RayDataset, RaySettings, is_ray_dataset, mapped, require_columns
 from foreshape.transforms.passes import for_test, prune
 from foreshape.transforms.passes.over_examples import OverExamples
 
@@ -41,6 +44,8 @@ _PRUNED: WeakKeyDictionary[Program, dict[tuple[str, ...], _Pruned]] = WeakKeyDic
 
 
 @overload
+def predict(outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: RayDataset, *, batch_size: int = ..., **settings: Any) -> Any: ...
+@overload
 def predict(
     outputs: Variable, data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ..., progress: bool | None = ...,
     console: Any = ...,
@@ -57,8 +62,8 @@ def predict(
 ) -> dict[str, Any]: ...  # fmt: skip
 @tells_arguments
 def predict(
-    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
-    scope: Scope | None = None, progress: bool | None = None, console: Any = None,
+    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source | RayDataset, *, batch_size: int = 128, executor: Executor | None = None,
+    scope: Scope | None = None, progress: bool | None = None, console: Any = None, on: RaySettings | None = None, keep: Sequence[str] | None = None,
 ) -> Any:  # fmt: skip
     """Compute outputs of a network for data, batch by batch, joined.
 
@@ -67,22 +72,31 @@ def predict(
 
     Args:
         outputs: variables of one program, with one row (or sequence) for each example.
-        data: as for `train`; arrays not needed by the outputs are ignored.
+        data: as for `train`; arrays not needed by the outputs are ignored. Or a data set of Ray with a column for each input, for workers of its cluster.
         batch_size: of arrays; it changes the time and the memory, not the results.
-        executor: runs the program; by default one of its own, kept for the next call.
+        executor: runs the program; by default one of its own, kept for the next call. A worker of Ray has one with its settings.
         scope: holds the parameters; the default scope if omitted.
         progress: a bar (True) or nothing (False); by default a bar on a terminal, for runs of more than a moment.
         console: rich's console for the bar; the terminal by default.
+        on: the workers for a data set of Ray; by default as many as the cluster has room for, with a processor each.
+        keep: the columns of a data set of Ray that stand beside the results; all by default.
 
     Returns:
-        For a variable an array ``[examples, ...]``, or a `LoDTensor` if it is ragged; for a list a list, for a dict a dict.
+        For a variable an array ``[examples, ...]``, or a `LoDTensor` if it is ragged; for a list a list, for a dict a dict. For a data set of Ray another
+        one, computed when it is read, with a column for each output, by the key of the dict or the name of the variable.
 
     Raises:
         FeedError: data that do not fit the program. ExecutionError: a parameter without a value; an output without a row for each
-        example, so that batches cannot be joined.
+        example, so that batches cannot be joined; no room for a worker of Ray.
     """
     variables = _variables(outputs)
-    pruned, run, values, selected = _begin(variables, data, batch_size, executor, scope)
+    if is_ray_dataset(data):
+        named = outputs if isinstance(outputs, Mapping) else {v.name: v for v in variables}
+        scope = default_scope() if scope is None else scope
+        return _on_ray(data, named, whole("batch_size", batch_size, 1, FeedError), executor, scope, on or RaySettings(), keep)
+    if on is not None or keep is not None:
+        raise SchemaError("predict: on and keep are for a data set of Ray, and the data are none")
+    pruned, run, values, selected = _begin(variables, cast("Source", data), batch_size, executor, scope)
     parts: list[_ResultBatches] = [_ResultBatches(v) for v in variables]
     step = repeated(run, pruned.program, [v.name for v in variables], values)
     with run.notes.anew():
@@ -95,6 +109,36 @@ def predict(
     if isinstance(outputs, Variable):
         return joined[0]
     return dict(zip(outputs, joined, strict=True)) if isinstance(outputs, Mapping) else joined
+
+
+def _on_ray(
+    dataset: RayDataset, outputs: Mapping[str, Variable], size: int, executor: Executor | None, scope: Scope, workers: RaySettings, keep: Sequence[str] | None
+) -> Any:
+    """Return a data set of Ray with outputs for its rows. The workers get the network as bytes, and its parameters."""
+    from foreshape.interop.inference import values_of  # other data need no room for files of networks
+    from foreshape.interop.parameters import parameters_of
+    from foreshape.language.wire import save_program
+
+    program, names = _pruned([*outputs.values()]).program, {key: v.name for key, v in outputs.items()}
+    inputs, parameters = inputs_of(program, names.values()), parameters_of(program)
+    settings = (executor or Executor("cuda" if workers.gpus else "cpu")).settings
+    settings["threads"] = settings["threads"] or max(int(workers.cpus), 1)
+    values_of(parameters, scope)  # all must have values
+    require_columns(dataset, {v.name: f"numbers, {v.spec.text()}" for v in inputs}, False, keep, [*names])
+    values = ray_package().put({name: scope.tensor(name).detach().cpu() for name in parameters if name in scope})
+    opening = partial(_opened, save_program(program), values, [v.name for v in inputs], names, size, settings)
+    return mapped(dataset, opening, workers, keep, size * max(ROWS // size, 1))
+
+
+def _opened(data: bytes, values: Any, inputs: list[str], names: Mapping[str, str], batch_size: int, settings: Mapping[str, Any]) -> Compute:
+    """Return what computes outputs for tables, on a worker."""
+    from foreshape.language.wire import load_program
+
+    program, scope, executor = load_program(data), Scope(), Executor(**settings)
+    program.infer()
+    scope.fill(ray_package().get(values))
+    outputs = {key: program.global_block.var(name) for key, name in names.items()}
+    return lambda table: predict(outputs, table.select(inputs), batch_size=batch_size, executor=executor, scope=scope, progress=False)
 
 
 @overload

@@ -10,7 +10,6 @@ from typing import Any
 from foreshape.apps.training import History, interrupted
 from foreshape.apps.training.program import persistables
 from foreshape.apps.training.progress import Quiet, shown
-from foreshape.apps.workers.cluster import RaySettings, first_line, joined_ray
 from foreshape.apps.workers.controller import Controller
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.prepare import Inputs, load_inferred
@@ -18,6 +17,7 @@ from foreshape.apps.workers.rank import RunOutcome
 from foreshape.apps.workers.reply import Reply, obstacles, table, too_much
 from foreshape.errors import ExecutionError, MemoryPlanError, SchemaError
 from foreshape.interop import safetensors_file
+from foreshape.machine.communication.ray_session import RaySettings, first_line, joined_ray
 from foreshape.runtime.engine import Scope
 from foreshape.runtime.feeding.state_checks import compare_spec
 

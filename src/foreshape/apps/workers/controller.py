@@ -8,11 +8,11 @@ from collections import deque
 from typing import Any
 
 from foreshape.apps.training import History
-from foreshape.apps.workers.cluster import RaySettings, first_line, ray_package
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.rank import Rank, RankPlace, RunOutcome
 from foreshape.apps.workers.reply import Reply, obstacles, too_much
 from foreshape.errors import ExecutionError, RankError
+from foreshape.machine.communication.ray_session import RaySettings, first_line, ray_package
 
 _SOON = 5.0
 """Seconds to wait for room for fewer ranks than wanted."""

@@ -11,7 +11,6 @@ from typing import Any
 from foreshape.apps.training import Checkpoint, History, train
 from foreshape.apps.training.program import persistables
 from foreshape.apps.training.progress import REFRESH_SECONDS, Quiet
-from foreshape.apps.workers.cluster import RaySettings, ray_package
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.prepare import Inputs, Prepared, network_values, prepare
 from foreshape.apps.workers.reply import Reply, refusal
@@ -19,6 +18,7 @@ from foreshape.apps.workers.shards import DatasetShard, sample_of
 from foreshape.apps.workers.stored_checkpoint import StoredCheckpoint
 from foreshape.errors import ForeshapeError
 from foreshape.interop import safetensors_file, save_inference_model, save_safetensors
+from foreshape.machine.communication.ray_session import RaySettings, ray_package
 from foreshape.runtime.engine import Executor, Scope
 
 

@@ -8,8 +8,8 @@ import tempfile
 from typing import Any
 
 from foreshape.apps.training import Checkpoint
-from foreshape.apps.workers.cluster import ray_package
 from foreshape.errors import FormatError
+from foreshape.machine.communication.ray_session import ray_package
 
 
 class StoredCheckpoint(Checkpoint):

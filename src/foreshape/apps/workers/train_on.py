@@ -16,13 +16,13 @@ from foreshape.apps.training.progress import shown
 from foreshape.apps.training.session import own_state, turn
 from foreshape.apps.training.training_programs import make
 from foreshape.apps.workers.client import Sent
-from foreshape.apps.workers.cluster import RaySettings
 from foreshape.apps.workers.describe import checked_job
 from foreshape.apps.workers.prepare import Inputs
 from foreshape.apps.workers.rank import packed
 from foreshape.core.hints import tells_arguments
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 from foreshape.language.program import Program, Variable, startup_of
+from foreshape.machine.communication.ray_session import RaySettings
 from foreshape.runtime.engine import Scope, default_scope
 
 

@@ -126,6 +126,11 @@ class Executor(ConstructorRepr):
         return self._given
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of another executor like this one."""
+        return {"device": self.device, "check": self.check, "align_feeds": self.align_feeds, "frozen": self.frozen, **self._given}
+
+    @property
     def memory_limit(self) -> int | None:
         """Return the most bytes of a run; None without a limit."""
         return None if self._limit is None else self._limit.size

@@ -1,4 +1,4 @@
-"""The settings of a cluster of Ray, and the way to Ray itself."""
+"""Ray: the settings of a part of its clusters, its import, only where it is used, and this process in a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foreshape.errors import ExecutionError, needs
 
 @dataclass(frozen=True, slots=True)
 class RaySettings:
-    """The part of a Ray cluster for a training. Made by `ray_cluster`; its arguments are the fields."""
+    """A part of a Ray cluster: workers, with processors and GPUs for each. Made by `ray_cluster`; its arguments are the fields."""
 
     workers: int | None = None
     cpus: float = 1
@@ -28,7 +28,7 @@ class RaySettings:
 
 def ray_package(name: str = "ray") -> Any:
     """Return Ray, or a module of it, whose own types are partial. Raise `ExecutionError`: it is not installed."""
-    with needs("training on Ray", "ray"):
+    with needs("work on a cluster of Ray", "ray"):
         return importlib.import_module(name)
 
 
@@ -47,5 +47,5 @@ def joined_ray(address: str | None) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error of Ray's: some have a page."""
+    """Return the first line of an error of Ray's, which may have a page."""
     return str(error).strip().partition("\n")[0].rstrip(".:")[:300]
