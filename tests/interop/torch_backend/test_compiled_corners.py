@@ -250,3 +250,31 @@ def test_the_plan_counts_the_masks_of_dropout() -> None:
     attention.zero_grad(set_to_none=True)
     peak = measured(lambda: compiled().backward())
     assert abs(fs.torch_report(compiled).graphs[0].peak() / peak - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "nearest"},
+        {"mode": "nearest-exact"},
+        {"mode": "bilinear", "align_corners": False},
+        {"mode": "bicubic"},
+        {"mode": "bilinear", "antialias": True},
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_interpolations_are_single_calls(settings: dict[str, Any], dynamic: bool) -> None:
+    torch.compiler.reset()
+
+    def enlarged(x: Any) -> Any:
+        return F.interpolate(x.sin(), scale_factor=2, **settings)
+
+    compiled = torch.compile(enlarged, backend="foreshape", dynamic=dynamic)
+    for shape in ((2, 3, 8, 8), (3, 3, 6, 7)):
+        inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(0), requires_grad=True) for _ in range(2)]
+        results = [function(x) for function, x in zip((enlarged, compiled), inputs, strict=True)]
+        for result in results:
+            result.cos().sum().backward()
+        assert torch.equal(*results) and torch.equal(inputs[0].grad, inputs[1].grad)
+    (first, *_) = fs.torch_report(compiled).graphs
+    assert [text.count('call="aten.upsample') + text.count('call="aten._upsample') for text in map(str, first.programs())] == [1, 1]

@@ -19,6 +19,7 @@ from foreshape.interop.torch_backend.node_seconds import nbytes_of
 from foreshape.interop.torch_backend.prepared_graph import prepare
 from foreshape.interop.torch_backend.recomputed import recompute, repeat_views
 from foreshape.interop.torch_backend.simpler_graph import simplify
+from foreshape.interop.torch_backend.whole_operators import with_whole_operators
 from foreshape.language.program.call_site import warn_user
 
 
@@ -43,7 +44,7 @@ def foreshape_backend(graph: Any, inputs: Sequence[Any], *, mode: str | None = N
         fw_compiler=forward, bw_compiler=backward, partition_fn=partial(_partition, record, settings), keep_inference_input_mutations=True
     )
     try:
-        with torch.autocast("cpu", torch.bfloat16) if settings.precision == "bf16" else nullcontext():
+        with with_whole_operators(), torch.autocast("cpu", torch.bfloat16) if settings.precision == "bf16" else nullcontext():
             return compiler(graph, inputs)
     except BaseException:  # torch traces the code once more in another way, or the user is told
         forget_record(record)
