@@ -38,7 +38,7 @@ NEAR = 2e-6
 def cluster() -> Iterator[None]:
     tests = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])  # of the workers
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20)
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
     ray.shutdown()

@@ -171,7 +171,7 @@ class Sent:
 
     def _kill(self) -> None:
         with suppress(self._ray.exceptions.RayError):  # it may be lost already, with its ranks
-            self._ray.get(self._controller.end.remote(), timeout=_ENDING)
+            self._ray.get(self._controller.close.remote(), timeout=_ENDING)
         self._ray.kill(self._controller)
 
     def _fill(self, scope: Scope, values: bytes) -> None:

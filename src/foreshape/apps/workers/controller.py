@@ -43,7 +43,8 @@ class Controller:
         self._sample = self._ray.put([d.take_batch(Job.from_bytes(job).batch_size, batch_format="numpy") for d in datasets]) if datasets else None
         self._ranks: list[Any] = []
         self._group: Any = None
-        self._stops = False
+        self._stops = self._is_closed = False
+        self._placing = threading.Lock()
         self._events: deque[tuple[Any, ...]] = deque(maxlen=_MOST_EVENTS)
         self._reached = ""
 
@@ -73,7 +74,7 @@ class Controller:
         try:
             outcome, lost = self._train()
             for _ in range(self._cluster.restarts):
-                if outcome is not None:
+                if outcome is not None or self._is_closed:
                     break
                 try:
                     if words := self._again(lost):
@@ -90,6 +91,12 @@ class Controller:
     def stop(self) -> None:
         """Let the training end after its current epoch."""
         self._stops = True
+
+    def close(self) -> None:
+        """End the ranks, and start no others: their deaths begin no new run."""
+        with self._placing:
+            self._is_closed = True
+            self.end()
 
     def take(self) -> list[tuple[Any, ...]]:
         """Return the news since the last question."""
@@ -126,16 +133,21 @@ class Controller:
         """Start so many ranks. Return False if there is no room in time."""
         groups = ray_package("ray.util.placement_group")
         strategy = ray_package("ray.util.scheduling_strategies").PlacementGroupSchedulingStrategy
-        self._group = groups.placement_group([{"CPU": self._cluster.cpus, "GPU": self._cluster.gpus}] * count)
-        if not self._group.wait(seconds):
+        with self._placing:
+            if self._is_closed:
+                return False
+            self._group = group = groups.placement_group([{"CPU": self._cluster.cpus, "GPU": self._cluster.gpus}] * count)
+        if not group.wait(seconds):
             self.end()
             return False
         controller = self._ray.get_runtime_context().current_actor
         needs: dict[str, Any] = {"num_cpus": self._cluster.cpus, "num_gpus": self._cluster.gpus}
-        places = [strategy(self._group, placement_group_bundle_index=index) for index in range(count)]
+        places = [strategy(group, placement_group_bundle_index=index) for index in range(count)]
         actors = [self._ray.remote(scheduling_strategy=place, **needs)(Rank) for place in places]
-        self._ranks = [actor.remote(self._cluster, self._job, controller, self._brings) for actor in actors]
-        return True
+        with self._placing:
+            if not self._is_closed:
+                self._ranks = [actor.remote(self._cluster, self._job, controller, self._brings) for actor in actors]
+        return not self._is_closed
 
     def _replies(self) -> list[Reply]:
         addresses = self._ray.get([rank.address.remote() for rank in self._ranks])
