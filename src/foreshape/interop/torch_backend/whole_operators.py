@@ -9,13 +9,16 @@ from typing import Any, Final
 
 from foreshape.interop.torch.untyped_torch import torch
 
-_KEYS: Final[Any] = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+_KEYS: Final = ("Autograd", "CompositeImplicitAutograd")
+_NEAREST: Final = [f"{name}{dims}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for dims in (1, 2, 3)]
+_OTHERS: Final = "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
 
 
 @contextmanager
 def with_whole_operators() -> Generator[None]:
     """Take away torch's rewritings of interpolations in Python, for graphs traced meanwhile. Torch traces under one lock."""
-    taken = [(operator, key, operator.py_kernels.pop(key)) for operator in _interpolations() for key in _KEYS if key in operator.py_kernels]
+    rewritings = [(operator, key) for operator in _interpolations() for key in operator.py_kernels if key.name in _KEYS]
+    taken = [(operator, key, operator.py_kernels.pop(key)) for operator, key in rewritings]
     _forget_kernels()
     try:
         yield
@@ -32,6 +35,5 @@ def _forget_kernels() -> None:
 
 @cache
 def _interpolations() -> tuple[Any, ...]:
-    packets = {name.partition(".")[0].removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
-    chosen = [getattr(torch.ops.aten, name) for name in sorted(packets) if "upsample_" in name and "backward" not in name]
-    return tuple([getattr(packet, overload) for packet in chosen for overload in packet.overloads() if "out" not in overload])
+    packets = [getattr(torch.ops.aten, name) for name in (*_NEAREST, *_OTHERS.split()) if hasattr(torch.ops.aten, name)]
+    return tuple([getattr(packet, overload) for packet in packets for overload in packet.overloads() if "out" not in overload])
