@@ -123,7 +123,7 @@ def test_without_ray_an_error_names_the_extra(tmp_path: Path, monkeypatch: pytes
     cost, data, files = described(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
     for ask in (lambda: fs.train(cost, data, on=fs.ray_cluster(2)), lambda: fs.send(fs.job(cost, files), to="auto")):
-        with pytest.raises(fs.ExecutionError, match=r"training on Ray needs the package ray: pip install 'foreshape\[ray\]'"):
+        with pytest.raises(fs.ExecutionError, match=r"work on a cluster of Ray needs the package ray: pip install 'foreshape\[ray\]'"):
             ask()
     with pytest.raises(fs.SchemaError, match="fewest must be at most workers, 2; seen 3"):
         fs.ray_cluster(2, fewest=3)

@@ -33,7 +33,8 @@ def embed_on_ray(address: str, embedder: Embedder, texts: str, column: str, out:
     if kind not in (".parquet", ".jsonl", ".csv", ".txt") or (local and not place.exists()):
         raise FormatError(f"texts for Ray are a file .parquet, .jsonl, .csv or .txt, or a folder of such files; {texts[:300]!r} is none")
     if out.suffix not in ("", ".npy") or (not out.suffix and out.exists()):
-        raise FormatError(f"workers of Ray write a file .npy or a new folder; seen {str(out)[:300]!r}")
+        seen = f"{str(out)[:300]!r}, which exists" if out.exists() else f"{str(out)[:300]!r}"
+        raise FormatError(f"workers of Ray write a file .npy or a new folder; seen {seen}")
     joined_ray(address)
     data = ray_package("ray.data")
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors end the command with words of their own

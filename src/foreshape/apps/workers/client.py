@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from foreshape.apps.training import History, interrupted
 from foreshape.apps.training.program import persistables
@@ -15,9 +16,9 @@ from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.prepare import Inputs, load_inferred
 from foreshape.apps.workers.rank import RunOutcome
 from foreshape.apps.workers.reply import Reply, obstacles, table, too_much
-from foreshape.errors import ExecutionError, MemoryPlanError, SchemaError
+from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.interop import safetensors_file
-from foreshape.machine.communication.ray_session import RaySettings, first_line, joined_ray
+from foreshape.machine.communication.ray_session import RaySettings, first_line, joined_ray, ray_package
 from foreshape.runtime.engine import Scope
 from foreshape.runtime.feeding.state_checks import compare_spec
 
@@ -70,7 +71,7 @@ class Sent:
     """The trained values to send back: "network", "all", or none."""
     callbacks: Sequence[Callable[[int, dict[str, float]], Any]] = field(default=(), repr=False)
     """Called here after each epoch; the training ends after the then current epoch when one returns True."""
-    replies: list[Reply] = field(default_factory=list[Reply])
+    replies: list[Reply] = field(default_factory=list[Reply], repr=False)
     """The answers of the ranks."""
     history: History | None = None
     """The losses and figures, when it is done."""
@@ -78,6 +79,7 @@ class Sent:
     """The files written by rank 0, besides checkpoints."""
     _ray: Any = field(default=None, repr=False)
     _controller: Any = field(default=None, repr=False)
+    _name: str = field(default="", repr=False)
     _outcome: Any = field(default=None, repr=False)
     _epoch: int = field(default=0, repr=False)
     """The number of the last finished epoch."""
@@ -98,7 +100,8 @@ class Sent:
             refs = [[] if value is None else [ray.put(value)] for value in (inputs, values)]
         except ray.exceptions.RayError as error:
             raise ExecutionError(f"the data do not fit into the object store of Ray: give paths of files, or a larger store: {first_line(error)}") from error
-        self._controller = actor.remote(self.cluster, self.job.to_bytes(), *refs, list(datasets), self.brings)
+        self._name = f"foreshape-{uuid4().hex}"
+        self._controller = actor.remote(self._name, self.cluster, self.job.to_bytes(), *refs, list(datasets), self.brings)
         try:
             self.replies = self._answer(self._controller.prepare.options(concurrency_group="run").remote())
             show_replies(self.replies)
@@ -109,8 +112,10 @@ class Sent:
             if agree is not None and not agree(self.replies):
                 raise ExecutionError("the job was not agreed to")
             self._outcome = self._controller.run.options(concurrency_group="run").remote()
-        except BaseException:
+        except BaseException as error:
             self._kill()
+            if isinstance(error, KeyboardInterrupt):
+                interrupted.end_in(error, "interrupted before the training has begun; the ranks on Ray have ended")
             raise
 
     def wait(self) -> History:
@@ -158,14 +163,14 @@ class Sent:
             if kind == "end" and arguments[0] > self._epoch:
                 self._epoch = arguments[0]
                 answers = [callback(arguments[0], arguments[2]) for callback in self.callbacks]
-                if True in answers:
+                if any(answer is True for answer in answers):
                     self.stop()
 
     def _answer(self, reference: Any) -> Any:
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:  # of a method of ours
-            raise (error.cause if isinstance(error.cause, ExecutionError) else error) from None
+            raise (error.cause if isinstance(error.cause, ForeshapeError) else error) from None
         except self._ray.exceptions.RayError as error:
             raise ExecutionError(f"the controller of the run is lost: {first_line(error)}") from error
 
@@ -173,6 +178,10 @@ class Sent:
         with suppress(self._ray.exceptions.RayError):  # it may be lost already, with its ranks
             self._ray.get(self._controller.close.remote(), timeout=_ENDING)
         self._ray.kill(self._controller)
+        groups = ray_package("ray.util.placement_group")
+        for facts in groups.placement_group_table().values():  # of a controller killed by others
+            if facts["name"].startswith(self._name) and facts["state"] != "REMOVED":
+                groups.remove_placement_group(groups.get_placement_group(facts["name"]))
 
     def _fill(self, scope: Scope, values: bytes) -> None:
         """Put the returned values into a scope, each as described by the program."""

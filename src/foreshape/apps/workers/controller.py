@@ -11,8 +11,9 @@ from foreshape.apps.training import History
 from foreshape.apps.workers.jobs import Job
 from foreshape.apps.workers.rank import Rank, RankPlace, RunOutcome
 from foreshape.apps.workers.reply import Reply, obstacles, too_much
-from foreshape.errors import ExecutionError, RankError
+from foreshape.errors import ExecutionError, FeedError, RankError
 from foreshape.machine.communication.ray_session import RaySettings, first_line, ray_package
+from foreshape.runtime.feeding.ray_data import plain_ray_errors
 
 _SOON = 5.0
 """Seconds to wait for room for fewer ranks than wanted."""
@@ -27,6 +28,7 @@ class Controller:
     """The actor of a run.
 
     Args:
+        name: of the run; the names of its placement groups begin with it.
         job: its bytes.
         inputs: a list of one reference to `Inputs`, or of none if the job has files.
         values: a list of one reference to the bytes of the first values, or of none.
@@ -34,13 +36,14 @@ class Controller:
         brings: "network" or "all" to send back these trained values; nothing otherwise.
     """
 
-    def __init__(self, cluster: RaySettings, job: bytes, inputs: list[Any], values: list[Any], datasets: list[Any], brings: str) -> None:
+    def __init__(self, name: str, cluster: RaySettings, job: bytes, inputs: list[Any], values: list[Any], datasets: list[Any], brings: str) -> None:
         self._ray = ray_package()
         if cluster.keep:  # a client takes its objects with it
             inputs, values = ([self._ray.put(value) for value in self._ray.get(refs)] for refs in (inputs, values))
         self._cluster, self._job, self._brings, self._datasets = cluster, job, brings, datasets
         self._inputs, self._values = inputs, values
-        self._sample = self._ray.put([d.take_batch(Job.from_bytes(job).batch_size, batch_format="numpy") for d in datasets]) if datasets else None
+        self._sample: Any = None
+        self._name, self._placements = name, 0
         self._ranks: list[Any] = []
         self._group: Any = None
         self._stops = self._is_closed = False
@@ -54,10 +57,21 @@ class Controller:
         """Place as many ranks as wanted, and return their answers to the job.
 
         Raises:
-            ExecutionError: there is no room for them, or one is lost.
+            ExecutionError: there is no room for them, or one is lost; the data cannot be read.
         """
-        room = self._room()
+        room = self._room(1 if self._reads() else 0)
         self._wanted = self._cluster.workers or room
+        if self._datasets:
+            if self._wanted > room:
+                raise ExecutionError(
+                    f"{self._wanted} ranks leave no processor to the reading of the set of Ray Data: the machines have room for {room} beside it; "
+                    "take fewer workers or cpus, or dataset.materialize()"
+                )
+            with plain_ray_errors():
+                batches = [next(iter(d.iter_batches(batch_size=Job.from_bytes(self._job).batch_size, batch_format="numpy")), None) for d in self._datasets]
+            if any(batch is None for batch in batches):
+                raise FeedError("a set of Ray Data has no rows")
+            self._sample = self._ray.put(batches)
         if not self._wanted or not self._place(self._wanted, self._cluster.patience):
             needs = f"{self._cluster.cpus:g} processors" + (f" and {self._cluster.gpus:g} GPUs" if self._cluster.gpus else "")
             raise ExecutionError(
@@ -123,11 +137,17 @@ class Controller:
 
     # --- the ranks
 
-    def _room(self) -> int:
-        """Return the number of ranks with room on the living machines, if nothing else runs there."""
+    def _reads(self) -> bool:
+        """Tell whether rows are read while ranks run."""
+        return any(type(d).__name__ != "MaterializedDataset" for d in self._datasets)
+
+    def _room(self, beside: int) -> int:
+        """Return the number of ranks with room on the living machines, ``beside`` so many processors, if nothing else runs there."""
         asked = {n: size for n, size in (("CPU", self._cluster.cpus), ("GPU", self._cluster.gpus)) if size}
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return sum(min(int(resources.get(n, 0) / size) for n, size in asked.items()) for resources in machines)
+        room = sum(min(int(resources.get(n, 0) / size) for n, size in asked.items()) for resources in machines)
+        spare = sum(resources.get("CPU", 0) for resources in machines) - beside
+        return min(room, int(spare / self._cluster.cpus)) if beside and self._cluster.cpus else room
 
     def _place(self, count: int, seconds: float) -> bool:
         """Start so many ranks. Return False if there is no room in time."""
@@ -136,7 +156,10 @@ class Controller:
         with self._placing:
             if self._is_closed:
                 return False
-            self._group = group = groups.placement_group([{"CPU": self._cluster.cpus, "GPU": self._cluster.gpus}] * count)
+            self._group = group = groups.placement_group(
+                [{"CPU": self._cluster.cpus, "GPU": self._cluster.gpus}] * count, name=f"{self._name}-{self._placements}"
+            )
+            self._placements += 1
         if not group.wait(seconds):
             self.end()
             return False

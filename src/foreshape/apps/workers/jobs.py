@@ -56,6 +56,11 @@ class Model:
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
 
+    @property
+    def files(self) -> tuple[str, str]:
+        """Return the paths of its two files."""
+        return f"{self.path}.pdmodel", f"{self.path}.pdiparams"
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

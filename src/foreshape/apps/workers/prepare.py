@@ -83,11 +83,11 @@ def prepare(job: Job, folder: str, rank: int, ranks: int, inputs: Inputs | None 
         text = _variable(main, "an input", name).spec.text()
         if text != spec:
             raise SchemaError(f"the input {name!r} is {text} here, and {spec} in the job")
-    for path in (job.values, job.save_to, job.checkpoint and job.checkpoint.folder, job.model and job.model.path):
+    for path in (job.values, job.save_to, job.checkpoint and job.checkpoint.folder, *(job.model.files if job.model else ())):
         if path is not None:
             path_within(folder, path)
     if rank == 0:  # which writes the files after the training
-        for path in (job.save_to, job.model and job.model.path):
+        for path in (job.save_to, *(job.model.files if job.model else ())):
             if path is not None:
                 require_writable(path_within(folder, path))
     if inputs is None:

@@ -16,9 +16,9 @@ from foreshape.apps.workers.prepare import Inputs, Prepared, network_values, pre
 from foreshape.apps.workers.reply import Reply, refusal
 from foreshape.apps.workers.shards import DatasetShard, sample_of
 from foreshape.apps.workers.stored_checkpoint import StoredCheckpoint
-from foreshape.errors import ForeshapeError
+from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.interop import safetensors_file, save_inference_model, save_safetensors
-from foreshape.machine.communication.ray_session import RaySettings, ray_package
+from foreshape.machine.communication.ray_session import RaySettings, cause_line, ray_package
 from foreshape.runtime.engine import Executor, Scope
 
 
@@ -82,6 +82,8 @@ class Rank:
             return RunOutcome(history, tuple(files), self._values(ready))
         except ForeshapeError as error:
             return RunOutcome(History(), error=type(error)("\n    ".join([str(error), *getattr(error, "__notes__", ())])))
+        except ray_package("ray.exceptions").RayTaskError as error:
+            return RunOutcome(History(), error=ExecutionError(f"the rows of the data could not be read: {cause_line(error)}"))
 
     def _train(self, ready: Prepared, shards: list[DatasetShard]) -> History:
         job, first = ready.job, not self._place.rank
@@ -152,7 +154,7 @@ def _written(ready: Prepared) -> list[str]:
         out.append(ready.path(job.save_to))
         save_safetensors(out[-1], ready.scope, network_values(ready.main))
     if job.model is not None:
-        prefix = ready.path(job.model.path)
-        save_inference_model(prefix, job.model.feeds, job.model.fetches, program=ready.main, scope=ready.scope)
-        out += [f"{prefix}.pdmodel", f"{prefix}.pdiparams"]
+        files = [ready.path(name) for name in job.model.files]  # within the folder, though there may be links now
+        save_inference_model(ready.path(job.model.path), job.model.feeds, job.model.fetches, program=ready.main, scope=ready.scope)
+        out += files
     return out

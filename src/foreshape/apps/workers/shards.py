@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from foreshape.apps.training.checkpoint.resume_check import Scalar
@@ -36,7 +37,10 @@ class DatasetShard:
         for index in range(skip):
             if next(batches, None) is None:
                 raise FeedError(f"the run is resumed after batch {skip} of epoch {number}, and the data end after batch {index}")
-        for columns in batches:
+        first = next(batches, None)
+        if first is None and not skip and not self._drop_last:
+            raise FeedError(f"the set of Ray Data has fewer rows than the {self._ranks} ranks")
+        for columns in chain([] if first is None else [first], batches):
             values = self._taken(columns)
             count = batch_examples(values)
             yield Share(values, count * self._ranks, count)

@@ -110,7 +110,7 @@ def _train_on(
         inputs, batches = _inputs(data, validation, program, batch_size, shuffle, seed, drop_last)
         fed = list(inputs.data)
     elif len(datasets) != (1 if validation is None else 2):
-        raise FeedError("the data and the validation data are both of Ray Data, or both are not")
+        raise FeedError("the data and the validation data are both of Ray Data, or both are not; dataset.train_test_split divides one")
     folder = as_checkpoint(checkpoint)
     if folder is not None and cluster.storage is None:  # the caller's own path, on every machine
         folder, cluster = Checkpoint(os.path.abspath(folder.path), folder.every, folder.keep), replace(cluster, folder="/")

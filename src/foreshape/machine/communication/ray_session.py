@@ -46,6 +46,11 @@ def joined_ray(address: str | None) -> Any:
     return ray
 
 
+def cause_line(error: BaseException) -> str:
+    """Return the line of the first cause of an error in a task of Ray's, after its traceback."""
+    return str(error).partition("\n\nThe above exception")[0].strip().splitlines()[-1][:300]
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error of Ray's, which may have a page."""
     return str(error).strip().partition("\n")[0].rstrip(".:")[:300]

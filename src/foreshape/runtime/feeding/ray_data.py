@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeGuard
 from foreshape.compiler.memory.byte_counts import byte_text
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError
-from foreshape.machine.communication.ray_session import RaySettings, first_line, ray_package
+from foreshape.machine.communication.ray_session import RaySettings, cause_line, first_line, ray_package
 
 ROWS = 1024
 """The rows that a worker takes at a time: so many, and their results, are in its memory."""
@@ -143,4 +143,4 @@ def plain_ray_errors() -> Generator[None]:
         if isinstance(cause, ForeshapeError):
             raise cause from None
         times = f"a worker died {_RETRIES + 1} times at the same rows: " if isinstance(error, exceptions.RayActorError) else ""
-        raise ExecutionError(f"the run on Ray ended: {times}{first_line(error if cause is None else cause)}") from error
+        raise ExecutionError(f"the run on Ray ended: {times}{first_line(error) if cause is None else cause_line(error)}") from error
