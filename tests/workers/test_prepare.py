@@ -71,7 +71,7 @@ CHANGES: dict[str, tuple[Callable[[Job], Job], str]] = {
     "another element type": (lambda j: dataclasses.replace(j, feeds={**j.feeds, "x": "f64[batch, 8]"}), r"'x' is f32\[batch, 8\] here, and f64\[batch, 8\]"),
     "an input without data": (lambda j: dataclasses.replace(j, data={k: v for k, v in j.data.items() if k != "x"}), "x .* is not fed"),
     "writing elsewhere": (lambda j: dataclasses.replace(j, save_to="../v"), r"'../v' leads out of"),
-    "a model elsewhere": (lambda j: dataclasses.replace(j, model=Model("/etc/net", ("x",), ("fc_0.tmp_0",))), "'/etc/net' leads out of"),
+    "a model elsewhere": (lambda j: dataclasses.replace(j, model=Model("/etc/net", ("x",), ("fc_0.tmp_0",))), "'/etc/net.pdmodel' leads out of"),
     "checkpoints elsewhere": (lambda j: dataclasses.replace(j, checkpoint=Keep("a/../../c")), "leads out of"),
     "values that are missing": (lambda j: dataclasses.replace(j, values="none"), "cannot be read: No such file"),
 }  # fmt: skip
@@ -117,6 +117,16 @@ def test_what_keeps_a_job_from_its_beginning_is_told_with_the_ranks() -> None:
     refused = [*needy, refusal(2, fs.FormatError("no file")), refusal(3, fs.FormatError("no file"))]
     assert obstacles(refused) == "rank 2, 3: FormatError: no file"
     assert table(needy).row_count == 2
+
+
+def test_a_model_is_not_written_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    cost, _, files = described(folder)
+    (folder / "net.pdiparams").symlink_to(tmp_path / "elsewhere")
+    job = dataclasses.replace(fs.job(cost, files), model=Model("net", ("x",), ("fc_0.tmp_0",)))
+    with pytest.raises(fs.FormatError, match=r"'net\.pdiparams' leads out of"):
+        answer(job, folder)
 
 
 def test_without_ray_an_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
