@@ -42,6 +42,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: P
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("foreshape.machine.kernels.onednn.thread_count", lambda: 2)  # plans count what the kernels of a processor take
     monkeypatch.setattr("foreshape.machine.kernels.products.prefers_onednn", lambda: True)
+    monkeypatch.setattr("foreshape.machine.kernels.products.library", lambda: None)  # as after an ordinary installation
     source = page.read_text(encoding="utf-8")
     # a page's lines are the lines of its code, so that errors and call sites name them
     linecache.cache[page.name] = (len(source), None, source.splitlines(keepends=True), page.name)
