@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from support.text_models import write_text_model
 
 ROOT = Path(__file__).parents[2]
@@ -37,12 +38,14 @@ WITH_CODE = [p for p in PAGES if p.exists() and p.parent.name != "recipes" and a
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     if page.name == "serving.md":
         pytest.importorskip("fastapi", reason="the extra serve")
+    if page.name == "torch-compile.md":
+        torch.compiler.reset()  # graphs are numbered in a process
     if page.name == "README.md":
         write_text_model(tmp_path / "all-MiniLM-L6-v2", width=384)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("foreshape.machine.kernels.onednn.thread_count", lambda: 2)  # plans count what the kernels of a processor take
     monkeypatch.setattr("foreshape.machine.kernels.products.prefers_onednn", lambda: True)
-    monkeypatch.setattr("foreshape.machine.kernels.products.library", lambda: None)  # as after an ordinary installation
+    monkeypatch.setattr("foreshape.machine.kernels.products.library", lambda: None)  # the extra inference is not required
     source = page.read_text(encoding="utf-8")
     # a page's lines are the lines of its code, so that errors and call sites name them
     linecache.cache[page.name] = (len(source), None, source.splitlines(keepends=True), page.name)

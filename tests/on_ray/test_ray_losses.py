@@ -67,14 +67,14 @@ def test_killed_ranks_begin_again_and_end_bit_for_bit(times: int, seed: int, add
     settings: dict[str, Any] = {"optimizer": adam, "epochs": 60, "batch_size": 2}
     whole = fs.train(cost, data, scope=scopes[0], on=fs.ray_cluster(2), progress=False, **settings)
     stored = seed % 2 == 1
-    kept = fs.Checkpoint("runs" if stored else tmp_path / "runs", every=7)
+    checkpoint = fs.Checkpoint("runs" if stored else tmp_path / "runs", every=7)
 
     def newest() -> int:
         return max((int(f.stem[5:]) for f in (tmp_path / "runs").glob("step-*.safetensors")), default=0)
 
     killer = Killer(newest, times, seed)
     cluster = fs.ray_cluster(2, restarts=times, storage=f"file://{tmp_path}" if stored else None)
-    history = fs.train(cost, data, scope=scopes[1], on=cluster, checkpoint=kept, console=told, **settings)
+    history = fs.train(cost, data, scope=scopes[1], on=cluster, checkpoint=checkpoint, console=told, **settings)
     assert killer.killed == times and told.text.count("2 ranks begin again, of 2") == times, told.text
     assert "is gone" in told.text and "goes on after batch" in told.text
     assert history.losses == whole.losses

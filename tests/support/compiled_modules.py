@@ -14,11 +14,11 @@ MODULES: dict[str, Callable[[], tuple[nn.Module, Callable[[int], tuple[Any, ...]
 """Name -> a function for a module, and a function for its inputs of a batch."""
 
 
-def case(*inputs: Callable[[int], Any]) -> Callable[[type[nn.Module]], type[nn.Module]]:
+def case(*inputs: Callable[[int], Any], into: dict[str, Any] = MODULES) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Return a decorator that lists a class of modules with its inputs."""
 
     def put(cls: type[nn.Module]) -> type[nn.Module]:
-        MODULES[cls.__name__] = lambda: (cls(), lambda batch: tuple([one(batch) for one in inputs]))
+        into[cls.__name__] = lambda: (cls(), lambda batch: tuple([part(batch) for part in inputs]))
         return cls
 
     return put

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,20 +11,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from support import compiled_modules
 from support.compiled_modules import floats, ids
 
 MORE_MODULES: dict[str, Callable[[], tuple[nn.Module, Callable[[int], tuple[Any, ...]]]]] = {}
 """As `support.compiled_modules.MODULES`."""
 
 
-def case(*inputs: Callable[[int], Any]) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    """Return a decorator that lists a class of modules with its inputs."""
-
-    def put(cls: type[nn.Module]) -> type[nn.Module]:
-        MORE_MODULES[cls.__name__] = lambda: (cls(), lambda batch: tuple([part(batch) for part in inputs]))
-        return cls
-
-    return put
+case = partial(compiled_modules.case, into=MORE_MODULES)
 
 
 @case(floats(8))

@@ -42,9 +42,9 @@ class Normalized(nn.Module):
 
 
 def _swap(a: Any, b: Any) -> Any:
-    kept = a.clone()
+    former = a.clone()
     a.copy_(b)
-    b.copy_(kept)
+    b.copy_(former)
     return a + b
 
 

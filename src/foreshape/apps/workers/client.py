@@ -134,8 +134,8 @@ class Sent:
             outcome: RunOutcome = self._answer(self._outcome)
         except KeyboardInterrupt as interrupt:
             keep = self.job.checkpoint
-            kept = "nothing on disk; give checkpoint= to go on later" if keep is None else f"checkpoints in {keep.folder}; the same goes on from there"
-            interrupted.end_in(interrupt, f"interrupted in epoch {self._epoch + 1}; the ranks on Ray have ended\nkept: {kept}")
+            files = "nothing on disk; give checkpoint= to go on later" if keep is None else f"checkpoints in {keep.folder}; the same goes on from there"
+            interrupted.end_in(interrupt, f"interrupted in epoch {self._epoch + 1}; the ranks on Ray have ended\nkept: {files}")
             raise
         finally:  # of an interrupt, too: the ranks end with their controller
             self._kill()

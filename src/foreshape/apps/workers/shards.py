@@ -55,5 +55,5 @@ def sample_of(job: Job, columns: Sequence[Batch]) -> Inputs:
     Raises:
         FeedError: a column is missing, or there are no rows.
     """
-    taken = Taken(load_inferred("main", job.main), list(job.feeds))
-    return Inputs(*map(taken, columns))
+    select = Taken(load_inferred("main", job.main), list(job.feeds))
+    return Inputs(*map(select, columns))

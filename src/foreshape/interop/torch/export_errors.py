@@ -66,11 +66,11 @@ def refused_export(failed: BaseException | None, symbols: Mapping[str, str] | No
     at = _line(failed, text)
     refused_here = isinstance(failed, (JaggedRefused, SparseRefused))
     hint = "" if refused_here else next((told for pattern, told in _HINTS if re.search(pattern, f"{type(failed).__name__} {text}")), "")
-    said = f"{'the module has no form here' if refused_here else 'torch.export refuses the module'}: {words}"
-    said += "".join(f"\n    {told}" for told in known.values())
+    refusal = f"{'the module has no form here' if refused_here else 'torch.export refuses the module'}: {words}"
+    refusal += "".join(f"\n    {told}" for told in known.values())
     if at is not None:
-        said += f"\n    at {linecache.getline(*at).strip()}    {os.path.basename(at[0])}:{at[1]}"
-    error = SchemaError(said + (f"\n    {hint}" if hint else ""))
+        refusal += f"\n    at {linecache.getline(*at).strip()}    {os.path.basename(at[0])}:{at[1]}"
+    error = SchemaError(refusal + (f"\n    {hint}" if hint else ""))
     return error.told(required=hint or None, seen=words, site=None if at is None else call_site((*at, "forward")))
 
 

@@ -69,8 +69,8 @@ def _changed_results(maker: Any, copies: Collection[Any]) -> list[Any]:
     if not is_list(maker.meta.get("val")):
         return [maker]
     parts = {user.args[1]: user for user in maker.users if getattr(user.target, "__name__", "") == "getitem"}
-    wanted = NORM_STATE if maker.target is NORM else range(len(maker.meta["val"]))
-    values = [parts.get(index) for index in wanted]
+    places = NORM_STATE if maker.target is NORM else range(len(maker.meta["val"]))
+    values = [parts.get(index) for index in places]
     return [value for value in values if value is not None] if all(value in copies for value in values) else []
 
 

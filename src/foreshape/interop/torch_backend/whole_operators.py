@@ -18,12 +18,12 @@ _OTHERS: Final = "upsample_linear1d upsample_bilinear2d upsample_trilinear3d ups
 def with_whole_operators() -> Generator[None]:
     """Take away torch's rewritings of interpolations in Python, for graphs traced meanwhile. Torch traces under one lock."""
     rewritings = [(operator, key) for operator in _interpolations() for key in operator.py_kernels if key.name in _KEYS]
-    taken = [(operator, key, operator.py_kernels.pop(key)) for operator, key in rewritings]
+    removed = [(operator, key, operator.py_kernels.pop(key)) for operator, key in rewritings]
     _forget_kernels()
     try:
         yield
     finally:
-        for operator, key, kernel in taken:
+        for operator, key, kernel in removed:
             operator.py_kernels[key] = kernel
         _forget_kernels()
 

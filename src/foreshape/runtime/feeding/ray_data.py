@@ -73,10 +73,10 @@ class _Worker:
 
     def __call__(self, table: Any) -> Any:
         results = self._compute(table)
-        kept = table if self._keep is None else table.select(list(self._keep))
+        joined = table if self._keep is None else table.select(list(self._keep))
         for name, values in results.items():
-            kept = kept.append_column(name, _column(values))
-        return kept
+            joined = joined.append_column(name, _column(values))
+        return joined
 
 
 def _column(values: Any) -> Any:
